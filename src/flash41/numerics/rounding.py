@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from flash41.errors import KernelError, complaint
 from flash41.numerics.formats import NAN_E4M3, SIGN_E2M1, SIGN_E4M3, e2m1_value, e4m3_value
 
 NUM_E4M3_MAGNITUDES = 127
@@ -56,7 +57,12 @@ def power_of_two_at_least(t: Tensor) -> Tensor:
 
 
 def pack_fp4(codes: Tensor) -> Tensor:
-    """uint8 codes 0..15 [..., K] -> bytes [..., K/2]: the even channel in the low nibble, the odd one in the high."""
+    """uint8 codes 0..15 [..., K] -> bytes [..., K/2]: the even channel in the low nibble, the odd one in the high.
+
+    KernelError for an odd K, which has no packed form.
+    """
+    if codes.shape[-1] % 2:
+        raise KernelError(complaint("channels to pack", codes.shape[-1], "an even number"))
     return codes[..., 0::2] | (codes[..., 1::2] << 4)
 
 

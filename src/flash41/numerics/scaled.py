@@ -74,7 +74,7 @@ class Quantized:
         rows, channels = self.group
         codes, scales = self.codes, self.scales
         width = codes.shape[-1] * (2 if self.element is ElementFormat.E2M1 else 1)
-        lead = codes.shape[:-1]
+        lead = tuple(codes.shape[:-1])
         if rows > 1:
             lead = (*lead[:-1], -(-lead[-1] // rows))
         expected = (*lead, -(-width // channels))
@@ -116,15 +116,16 @@ class Quantized:
         """Each code times its scale, [..., K]: exact in FP32 (in FP64 for float64), then rounded to `dtype`."""
         wide = torch.float64 if dtype is torch.float64 else torch.float32
         values, scales = self.values(wide), self.scale_values(wide)
+        *lead, width = values.shape
         rows, channels = self.group
         if rows > 1:
-            scales = scales.repeat_interleave(rows, -2)[..., : values.shape[-2], :]
-        if values.shape[-1] % channels:
-            product = values * scales.repeat_interleave(channels, -1)[..., : values.shape[-1]]
+            scales = scales.repeat_interleave(rows, -2)[..., : lead[-1], :]
+        # `values` is a fresh tensor, so the product takes its place.
+        if width % channels:
+            values *= scales.repeat_interleave(channels, -1)[..., :width]
         else:
-            # Same product without spreading the scales over channels in memory.
-            product = (values.unflatten(-1, (scales.shape[-1], channels)) * scales.unsqueeze(-1)).flatten(-2)
-        return product.to(dtype)
+            values.view(*lead, width // channels, channels).mul_(scales.unsqueeze(-1))
+        return values.to(dtype)
 
     def rows(self, index: Tensor | slice) -> "Quantized":
         """The rows that `index` selects along the first dim; for groups of one row."""
@@ -217,7 +218,7 @@ def _groups(x: Tensor, channels: int, floor: float) -> tuple[Tensor, Tensor]:
     """FP32 [..., groups, channels] and max(max|x|, floor) of each group as [..., groups, 1]."""
     if x.shape[-1] % channels or x.shape[-1] == 0:
         raise KernelError(complaint("channels to quantise", x.shape[-1], f"a positive multiple of {channels}"))
-    groups = x.float().unflatten(-1, (x.shape[-1] // channels, channels))
+    groups = x.float().reshape(*x.shape[:-1], x.shape[-1] // channels, channels)
     return groups, groups.abs().amax(-1, keepdim=True).clamp_(min=floor)
 
 

@@ -1,0 +1,124 @@
+"""Rows of a plane or ring in the format they are stored in.
+
+A row is written as the model rounded it, a `Quantized` record, or, where the profile rounds nothing, as a plain tensor.
+A BF16 buffer keeps the dequantised value, a packed buffer keeps codes and scales; both read back the same bits, because
+code * scale has at most six significant bits (spec: number-formats.md section 10).  So a pool format is storage, not
+numerics.
+
+    format    channels c    bytes per row         holds
+    FP32      any           4c                    profile fp32
+    BF16      any           2c                    the dequantised value
+    FP4_16    c % 32 = 0    c/2 + c/16            compressed rows, E4M3 scale per 16
+    FP8_32    c % 32 = 0    c + c/32              window rows, E8M0 scale per 32
+    FP4_32    c % 32 = 0    c/2 + c/32            index keys, E8M0 scale per 32
+    FP8_ROW   any           c + 4                 index keys of profile atom, one FP32 scale
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from flash41.config.run import PoolDtype, PoolFormat
+from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
+
+
+class RowFormat(Enum):
+    """How one row is stored."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP4_16 = "fp4_16"
+    FP8_32 = "fp8_32"
+    FP4_32 = "fp4_32"
+    FP8_ROW = "fp8_row"
+
+
+PACKED: dict[RowFormat, tuple[ElementFormat, ScaleFormat, int | None]] = {
+    RowFormat.FP4_16: (ElementFormat.E2M1, ScaleFormat.E4M3, 16),
+    RowFormat.FP8_32: (ElementFormat.E4M3, ScaleFormat.E8M0, 32),
+    RowFormat.FP4_32: (ElementFormat.E2M1, ScaleFormat.E8M0, 32),
+    RowFormat.FP8_ROW: (ElementFormat.E4M3, ScaleFormat.FP32, None),
+}
+"""Element format, scale format and channels per scale (None = the whole row) of each packed format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFormats:
+    """Row formats of a pool's three kinds of row."""
+
+    window: RowFormat
+    main: RowFormat
+    index: RowFormat
+
+
+def row_formats(pool: PoolFormat) -> RowFormats:
+    """How a pool of these dtypes stores its rows; a packed main pool packs its window rows too."""
+    main = {PoolDtype.FP32: RowFormat.FP32, PoolDtype.BF16: RowFormat.BF16, PoolDtype.FP4: RowFormat.FP4_16}
+    index = {
+        PoolDtype.FP32: RowFormat.FP32,
+        PoolDtype.BF16: RowFormat.BF16,
+        PoolDtype.FP4: RowFormat.FP4_32,
+        PoolDtype.FP8: RowFormat.FP8_ROW,
+    }
+    window = RowFormat.FP8_32 if pool.main is PoolDtype.FP4 else main[pool.main]
+    return RowFormats(window=window, main=main[pool.main], index=index[pool.index])
+
+
+class RowBuffer:
+    """`num_rows` rows of `channels` values, addressed by flat row numbers."""
+
+    def __init__(self, num_rows: int, channels: int, row_format: RowFormat) -> None:
+        self.channels = channels
+        self.row_format = row_format
+        packed = PACKED.get(row_format)
+        self._packed = packed
+        if packed is None:
+            dtype = torch.float32 if row_format is RowFormat.FP32 else torch.bfloat16
+            self._values = torch.zeros(num_rows, channels, dtype=dtype)
+            return
+        element, scale, group = packed
+        self._group = group or channels
+        self._codes = torch.zeros(num_rows, channels // (2 if element is ElementFormat.E2M1 else 1), dtype=torch.uint8)
+        scale_dtype = torch.float32 if scale is ScaleFormat.FP32 else torch.uint8
+        self._scales = torch.zeros(num_rows, channels // self._group, dtype=scale_dtype)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows this buffer has room for."""
+        return (self._values if self._packed is None else self._codes).shape[0]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensors behind this buffer."""
+        tensors = [self._values] if self._packed is None else [self._codes, self._scales]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def write(self, addresses: Tensor, rows: Tensor | Quantized) -> None:
+        """Stores rows [n, channels] at int64 addresses [n], which must be distinct."""
+        if self._packed is None:
+            values = rows.dequantize(self._values.dtype) if isinstance(rows, Quantized) else rows
+            self._values[addresses] = values.to(self._values.dtype)
+            return
+        element, scale, _ = self._packed
+        assert isinstance(rows, Quantized), f"a packed {self.row_format.value} buffer was handed plain values"
+        assert (rows.element, rows.scale, rows.group[1]) == (element, scale, self._group), (rows, self.row_format)
+        self._codes[addresses] = rows.codes
+        self._scales[addresses] = rows.scales
+
+    def read(self, addresses: Tensor) -> Tensor:
+        """Rows [..., channels] at int64 addresses [...]: BF16, or FP32 from an FP32 buffer."""
+        flat = addresses.reshape(-1)
+        if self._packed is None:
+            rows = self._values.index_select(0, flat)
+        else:
+            element, scale, _ = self._packed
+            rows = Quantized(
+                codes=self._codes.index_select(0, flat),
+                scales=self._scales.index_select(0, flat),
+                element=element,
+                scale=scale,
+                group=(1, self._group),
+            ).dequantize(torch.bfloat16)
+        return rows.view(*addresses.shape, self.channels)

@@ -1,0 +1,97 @@
+"""What the layers of one batch may read and append, and the two protocols a store implements.
+
+A batch is a list of spans, each the next rows of one request.  Rows of the forward are numbered 0..T-1, span after span.
+A store hands out one `BatchView` per batch; the model asks it for a layer's window, for an owner's plane and for an
+owner's open group, and never learns where a row lies.  Writing order inside a layer (spec: cache.md section 6):
+
+    window   read the ring and the batch's own rows together, then append the batch's rows to the ring
+    plane    append the rows this batch closes, then score and read: the newest row is visible to its own token
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from flash41.numerics.scaled import Quantized
+
+Rows = Tensor | Quantized
+"""Rows as the model rounded them: a record of codes and scales, or plain values where nothing is rounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The next rows of one request: positions start .. start+length-1, rows offset .. offset+length-1 of the forward."""
+
+    slot: int
+    """Where the request's state lives."""
+    start: int
+    """Position of the first row; equals the number of rows the request has cached."""
+    length: int
+    """Rows of this span, at least one."""
+    offset: int
+    """First row of the span in the flat forward."""
+
+    @property
+    def end(self) -> int:
+        """Position behind the last row."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRows:
+    """All window rows a layer's queries may see, and which of them each query sees."""
+
+    rows: Tensor
+    """[R, d]: ring rows before the batch, then the batch's own rows in their stored (rounded) form."""
+    index: Tensor
+    """int64 [T, window]: rows of each query, ascending by position, filled from the left."""
+    counts: Tensor
+    """int64 [T]: how many of them are real, min(position + 1, window)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedGroups:
+    """The compressed rows that this batch completes in planes of one ratio, in order of their last token."""
+
+    last_rows: Tensor
+    """int64 [n]: row of the forward that holds the group's last token."""
+    row_ids: Tensor
+    """int64 [n]: number of the compressed row inside its request's plane, position // ratio."""
+    positions: Tensor
+    """int64 [n]: position of the group's first token, at which the row is rotated."""
+
+
+class BatchView(Protocol):
+    """One batch's access to cached state."""
+
+    spans: Sequence[Span]
+
+    def window(self, layer_id: int, rows: Rows) -> WindowRows:
+        """Appends the batch's window rows [T, d] of a layer and returns what its queries see."""
+        ...
+
+    def closed_groups(self, ratio: int) -> ClosedGroups:
+        """Compressed rows completed by this batch in planes of `ratio`."""
+        ...
+
+    def group_members(self, owner: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """FP32 [n, ratio, d] values and scores of the closed groups' tokens; keeps the members of groups still open."""
+        ...
+
+    def append_main(self, owner: int, rows: Rows) -> None:
+        """Writes the closed groups' compressed rows [n, d] into an owner's main plane."""
+        ...
+
+    def append_index(self, owner: int, rows: Rows) -> None:
+        """Writes the closed groups' index keys [n, index_d] into an owner's index plane."""
+        ...
+
+    def read_main(self, owner: int, selected: Tensor) -> Tensor:
+        """Compressed rows [T, k, d] of int64 selections [T, k] (-1 reads an arbitrary row; the caller masks it)."""
+        ...
+
+    def read_index(self, owner: int, spans: Sequence[Span]) -> Tensor:
+        """Index keys [spans, n, index_d] of whole requests, n the longest of them; shorter ones are padded."""
+        ...

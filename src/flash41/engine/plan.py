@@ -1,0 +1,33 @@
+"""What one step will compute, in integers only: it can be printed, compared, and sent to other ranks as bytes."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSpan:
+    """The next rows of one request."""
+
+    request_id: int
+    """Whose rows."""
+    slot: int
+    """Where its state lives."""
+    start: int
+    """Position of the first row; 0 begins an empty slot."""
+    ids: tuple[int, ...]
+    """Token ids of the rows."""
+    history: tuple[int, ...]
+    """Token ids right before `start`, oldest first, as many as the n-gram order looks back (fewer at the beginning)."""
+    samples: bool
+    """Whether the last row's logits choose the next token (false inside a prompt)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """All spans of a step, in the order of their rows."""
+
+    spans: tuple[PlannedSpan, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the forward."""
+        return sum(len(span.ids) for span in self.spans)

@@ -1,0 +1,119 @@
+"""CSA2 attention of one layer, in all four modes.
+
+    qr  = RMS(wq_a x; q_norm);   q = RoPE_p(wq_b qr)                 per head, no norm after wq_b
+    kv  = round(RoPE_p(RMS(wkv x; kv_norm)))                          this layer's own window row, K and V at once
+    FULL             latent -> index key -> (scores) -> rotated, rounded main row
+    FULL, REINDEX    scores -> selection;     REUSE takes the selection its scorer made in this forward
+    o   = attention(q, window rows ++ selected rows)
+    y   = wo_b(wo_a(RoPE_p^-1(o) in groups))
+
+Every layer computes its own query and its own window row; only compressed rows, index keys, selections and candidates
+are shared.  spec: attention.md sections 3, 5, 8 and 9.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from flash41.config.architecture import AttentionConfig
+from flash41.config.topology import LayerSpec
+from flash41.kernels.interface import Kernels
+from flash41.model.batch import Selection, Selections, Step
+from flash41.model.compressor import Compressor
+from flash41.model.indexer import Indexer
+from flash41.model.linear import GroupedOutput, RMSNorm, ScaledLinear
+from flash41.model.rope import Rope
+from flash41.model.rounding import Roundings, as_tensor
+
+
+class Attention(nn.Module):
+    """`layers.L.attn`; `compressor` and `indexer` are None in the modes that have none."""
+
+    def __init__(
+        self,
+        spec: LayerSpec,
+        config: AttentionConfig,
+        *,
+        wq_a: ScaledLinear,
+        q_norm: RMSNorm,
+        wq_b: ScaledLinear,
+        wkv: ScaledLinear,
+        kv_norm: RMSNorm,
+        attn_sink: Tensor,
+        wo_a: GroupedOutput,
+        wo_b: ScaledLinear,
+        compressor: Compressor | None,
+        indexer: Indexer | None,
+        rope: Rope,
+        roundings: Roundings,
+        kernels: Kernels,
+    ) -> None:
+        super().__init__()
+        self.wq_a, self.q_norm, self.wq_b = wq_a, q_norm, wq_b
+        self.wkv, self.kv_norm = wkv, kv_norm
+        self.attn_sink = attn_sink
+        self.wo_a, self.wo_b = wo_a, wo_b
+        self.compressor = compressor
+        self.indexer = indexer
+        self._rope = rope
+        self._spec = spec
+        self._config = config
+        self._name = f"L{spec.layer_id}"
+        self._round = roundings
+        self._kernels = kernels
+
+    def forward(self, x: Tensor, step: Step, selections: Selections) -> Tensor:
+        """[T, D] normed inputs -> [T, D]."""
+        probe, angles = step.probe, step.angles[self._spec.ratio]
+        qr = self.q_norm(self.wq_a(x))
+        q = self.wq_b(qr).view(-1, self._config.num_heads, self._config.head_dim)
+        q = self._kernels.rotate(q, *angles)
+        probe(f"{self._name}.attn.q", q)
+        kv = self._round.window(self._kernels.rotate(self.kv_norm(self.wkv(x)), *angles))
+        probe(f"{self._name}.attn.window_row", as_tensor(kv, x.dtype))
+        window = step.view.window(self._spec.layer_id, kv)
+        if self.compressor is not None:
+            self._write_plane(x, self.compressor, step)
+        if self.indexer is not None:
+            selections.by_owner[self._spec.layer_id] = self.indexer(x, qr, step, selections)
+        if self._spec.topk_owner is None:
+            rows, index, counts = window.rows, window.index, window.counts
+        else:
+            selection = selections.by_owner[self._spec.topk_owner]
+            rows, index, counts = self._join(window.rows, window.index, window.counts, selection, step)
+        scale = self._config.head_dim**-0.5
+        o = self._kernels.sparse_attention(q, rows, index, counts, self.attn_sink, scale)
+        o = self._kernels.rotate(o, *angles, inverse=True)
+        return self.wo_b(self.wo_a(o.reshape(o.shape[0], self._config.o_groups, -1)))  # type: ignore[no-any-return]
+
+    def _write_plane(self, x: Tensor, compressor: Compressor, step: Step) -> None:
+        """Latent, index key, main row of the groups this batch closes, in that order; scoring follows."""
+        owner = self._spec.layer_id
+        latent = compressor(x, step.view, owner)
+        angles = self._rope.angles(step.view.closed_groups(compressor.ratio).positions, compressor.ratio)
+        assert self.indexer is not None and self.indexer.key is not None, "an owner scores its own plane"
+        key = self.indexer.key(latent, angles)
+        step.view.append_index(owner, key)
+        main = self._round.main(self._kernels.rotate(latent, *angles))
+        step.view.append_main(owner, main)
+        step.probe(f"{self._name}.attn.latent", latent)
+        step.probe(f"{self._name}.index.key", as_tensor(key, x.dtype))
+        step.probe(f"{self._name}.attn.main_row", as_tensor(main, x.dtype))
+
+    def _join(
+        self, window: Tensor, index: Tensor, counts: Tensor, selection: Selection, step: Step
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Appends each query's selected rows behind its window rows: (rows, index, counts) of one list per query.
+
+            [window 0 .. c-1 | selected 0 .. s-1 | unused ...]      c, s differ from query to query
+        """
+        width = selection.width
+        if width == 0:
+            return window, index, counts
+        assert self._spec.kv_owner is not None
+        chosen = step.view.read_main(self._spec.kv_owner, selection.rows[:, :width])
+        num_rows = len(counts)
+        rows = torch.cat((window, chosen.flatten(0, 1)))
+        slot = torch.arange(index.shape[1] + width) - counts.unsqueeze(1)
+        numbers = window.shape[0] + torch.arange(num_rows).unsqueeze(1) * width + slot.clamp(min=0, max=width - 1)
+        padded = torch.nn.functional.pad(index, (0, width))
+        return rows, torch.where(slot < 0, padded, numbers), counts + selection.counts

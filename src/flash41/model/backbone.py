@@ -1,0 +1,100 @@
+"""The text model: embedding, blocks, collapse, head.
+
+The embedding row is copied to all streams; the collapse weights start as the one-hot of stream 0 and pass from
+sub-layer to sub-layer; the last ones collapse the final residual (there is no learned contraction).  The head is
+multiplied in FP32 and logits stay FP32.  spec: mhc.md section 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from flash41.cache.views import BatchView
+from flash41.kernels.interface import Kernels
+from flash41.model.batch import ForwardBatch, Probe, Selections, Silent, Step
+from flash41.model.block import Block
+from flash41.model.linear import Linear, RMSNorm
+from flash41.model.rope import Rope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackboneOutput:
+    """What a forward leaves."""
+
+    logits: Tensor
+    """FP32 [n, vocab] of the batch's logit rows."""
+    taps: Tensor
+    """[T, taps * D]: mean over streams of the inputs of the tapped layers, after their Engram."""
+
+
+class Backbone(nn.Module):
+    """`embed`, `layers`, `norm` and `head` of a checkpoint."""
+
+    def __init__(
+        self,
+        *,
+        embed: Tensor,
+        layers: Sequence[Block],
+        norm: RMSNorm,
+        head: Linear,
+        rope: Rope,
+        streams: int,
+        ratios: Sequence[int],
+        tap_layer_ids: Sequence[int],
+        dtype: torch.dtype,
+        kernels: Kernels,
+    ) -> None:
+        super().__init__()
+        self.embed = embed
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self.head = head
+        self._rope = rope
+        self._streams = streams
+        self._ratios = sorted(set(ratios))
+        self._tap_layer_ids = frozenset(tap_layer_ids)
+        self._dtype = dtype
+        self._kernels = kernels
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, view: BatchView, probe: Probe | None = None) -> BackboneOutput:
+        """One forward of the batch; appends its rows to the caches behind `view`."""
+        step = self._step(batch, view, probe or Silent())
+        rows = self.embed[batch.ids].to(self._dtype)
+        step.probe("embed", rows)
+        x = rows.unsqueeze(1).expand(-1, self._streams, -1).contiguous()
+        pre_mix = torch.zeros(x.shape[:2])
+        pre_mix[:, 0] = 1.0
+        selections, taps = Selections(), []
+        for layer_id, block in enumerate(self.layers):
+            x = block.add_engram(x, step)
+            if layer_id in self._tap_layer_ids:
+                taps.append(x.double().mean(1).float().to(x.dtype))
+            x, pre_mix = block(x, pre_mix, step, selections)
+        tapped = torch.cat(taps, 1)
+        step.probe("dspark.taps", tapped)
+        step.probe("final.resid", x)
+        step.probe("final.pre", pre_mix)
+        return BackboneOutput(logits=self._logits(x, pre_mix, step), taps=tapped)
+
+    def _step(self, batch: ForwardBatch, view: BatchView, probe: Probe) -> Step:
+        compressed = [ratio for ratio in self._ratios if ratio > 0]
+        last = max(span.end for span in view.spans)
+        return Step(
+            batch=batch,
+            view=view,
+            angles={ratio: self._rope.angles(batch.positions, ratio) for ratio in self._ratios},
+            visible={ratio: (batch.positions + 1) // ratio for ratio in compressed},
+            most_visible={ratio: last // ratio for ratio in compressed},
+            probe=probe,
+        )
+
+    def _logits(self, x: Tensor, pre_mix: Tensor, step: Step) -> Tensor:
+        wanted = slice(None) if step.probe.active else step.batch.logit_rows
+        hidden = self._kernels.mhc_collapse(x[wanted], pre_mix[wanted])
+        normed = self.norm(hidden)
+        step.probe("final.hidden", hidden)
+        step.probe("final.norm", normed)
+        return self.head(normed[step.batch.logit_rows] if step.probe.active else normed)  # type: ignore[no-any-return]

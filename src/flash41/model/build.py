@@ -1,0 +1,207 @@
+"""From an opened checkpoint to modules: which tensor goes where.
+
+The names here are the checkpoint's own; what the checkpoint holds is `checkpoint.schema`'s business, and that nothing is
+missing or left over was checked when it was opened.  Weights stay in their stored format and are only looked at when a
+forward needs them.
+"""
+
+import torch
+from torch import Tensor
+
+from flash41.checkpoint.loader import Checkpoint
+from flash41.config.architecture import ModelConfig
+from flash41.config.run import PoolDtype, Profile
+from flash41.config.topology import LayerSpec, Topology, topology
+from flash41.kernels.interface import ExpertWeights, Kernels
+from flash41.model.attention import Attention
+from flash41.model.backbone import Backbone
+from flash41.model.block import Block
+from flash41.model.compressor import Compressor
+from flash41.model.drafter import TapProjection
+from flash41.model.engram_gate import EngramGate
+from flash41.model.indexer import IndexKey, Indexer
+from flash41.model.linear import GroupedOutput, Linear, RMSNorm, ScaledLinear
+from flash41.model.mhc import HyperConnection
+from flash41.model.moe import MoE
+from flash41.model.rope import Rope
+from flash41.model.rounding import roundings
+
+
+def build_backbone(checkpoint: Checkpoint, profile: Profile, index: PoolDtype, kernels: Kernels) -> Backbone:
+    """The text model of a checkpoint under a numerical profile; `index` is the index plane's format."""
+    return Builder(checkpoint, profile, index, kernels).backbone()
+
+
+def build_tap_projection(checkpoint: Checkpoint, profile: Profile, kernels: Kernels) -> TapProjection:
+    """The drafter's entrance; needs the checkpoint opened with its draft tensors."""
+    builder = Builder(checkpoint, profile, PoolDtype.BF16, kernels)
+    return TapProjection(builder.scaled("mtp.0.main_proj"), builder.norm("mtp.0.main_norm.weight"))
+
+
+class MappedExperts:
+    """The routed experts of one layer, taken from the mapping when a token is routed to them."""
+
+    def __init__(self, checkpoint: Checkpoint, prefix: str) -> None:
+        self._checkpoint = checkpoint
+        self._prefix = prefix
+        self._known: dict[int, ExpertWeights] = {}
+
+    def __call__(self, expert_id: int) -> ExpertWeights:
+        """Views of one expert's stored weights."""
+        if expert_id not in self._known:
+            self._known[expert_id] = expert_weights(self._checkpoint, f"{self._prefix}.{expert_id}")
+        return self._known[expert_id]
+
+
+def expert_weights(checkpoint: Checkpoint, prefix: str) -> ExpertWeights:
+    """`w1`, `w3` and `w2` below a prefix."""
+    return ExpertWeights(
+        w1=checkpoint.quantized(f"{prefix}.w1"),
+        w3=checkpoint.quantized(f"{prefix}.w3"),
+        w2=checkpoint.quantized(f"{prefix}.w2"),
+    )
+
+
+class Builder:
+    """Binds tensors by name; one method per module."""
+
+    def __init__(self, checkpoint: Checkpoint, profile: Profile, index: PoolDtype, kernels: Kernels) -> None:
+        self.checkpoint = checkpoint
+        self.config: ModelConfig = checkpoint.config
+        self.topology: Topology = topology(checkpoint.config)
+        self.profile = profile
+        self.kernels = kernels
+        self.rope = Rope(self.config.rope)
+        self.roundings = roundings(profile, index)
+        self.dtype = torch.bfloat16 if profile.bf16_stores else torch.float32
+
+    def tensor(self, name: str) -> Tensor:
+        """An unquantised tensor."""
+        return self.checkpoint.tensor(name)
+
+    def scaled(self, prefix: str) -> ScaledLinear:
+        """A linear map with scales."""
+        return ScaledLinear(self.checkpoint.quantized(prefix), self.kernels, self.profile)
+
+    def plain(self, name: str, wide: bool = False) -> Linear:
+        """A linear map without scales; `wide` keeps its result in FP32."""
+        return Linear(self.tensor(name), self.kernels, wide)
+
+    def norm(self, name: str) -> RMSNorm:
+        """A text RMSNorm."""
+        return RMSNorm(self.tensor(name), self.config.rms_norm_eps, self.kernels)
+
+    def backbone(self) -> Backbone:
+        """All layers with embedding, final norm and head."""
+        return Backbone(
+            embed=self.tensor("embed.weight"),
+            layers=[self.block(spec) for spec in self.topology.layers],
+            norm=self.norm("norm.weight"),
+            head=self.plain("head.weight", wide=True),
+            rope=self.rope,
+            streams=self.config.mhc.streams,
+            ratios=[spec.ratio for spec in self.topology.layers],
+            tap_layer_ids=self.config.dspark.target_layer_ids,
+            dtype=self.dtype,
+            kernels=self.kernels,
+        )
+
+    def block(self, spec: LayerSpec) -> Block:
+        """`layers.L`."""
+        prefix = f"layers.{spec.layer_id}"
+        return Block(
+            spec.layer_id,
+            engram=self.engram(f"{prefix}.engram") if spec.has_engram else None,
+            hc_attn=self.hyper_connection(f"{prefix}.hc_attn"),
+            attn_norm=self.norm(f"{prefix}.attn_norm.weight"),
+            attn=self.attention(spec, f"{prefix}.attn"),
+            hc_ffn=self.hyper_connection(f"{prefix}.hc_ffn"),
+            ffn_norm=self.norm(f"{prefix}.ffn_norm.weight"),
+            ffn=self.moe(f"{prefix}.ffn", self.config.moe.num_experts_per_token),
+            kernels=self.kernels,
+        )
+
+    def attention(self, spec: LayerSpec, prefix: str) -> Attention:
+        """`attn` with whatever its mode adds."""
+        return Attention(
+            spec,
+            self.config.attention,
+            wq_a=self.scaled(f"{prefix}.wq_a"),
+            q_norm=self.norm(f"{prefix}.q_norm.weight"),
+            wq_b=self.scaled(f"{prefix}.wq_b"),
+            wkv=self.scaled(f"{prefix}.wkv"),
+            kv_norm=self.norm(f"{prefix}.kv_norm.weight"),
+            attn_sink=self.tensor(f"{prefix}.attn_sink"),
+            wo_a=GroupedOutput(
+                self.checkpoint.quantized(f"{prefix}.wo_a"), self.config.attention.o_groups, self.kernels, self.profile
+            ),
+            wo_b=self.scaled(f"{prefix}.wo_b"),
+            compressor=self.compressor(spec, f"{prefix}.compressor") if spec.writes_plane else None,
+            indexer=self.indexer(spec, f"{prefix}.indexer") if spec.scores else None,
+            rope=self.rope,
+            roundings=self.roundings,
+            kernels=self.kernels,
+        )
+
+    def compressor(self, spec: LayerSpec, prefix: str) -> Compressor:
+        """`attn.compressor` of an owner; pooled groups are projected in FP32."""
+        pooled = spec.ratio > 1
+        return Compressor(
+            self.plain(f"{prefix}.wkv.weight", wide=pooled),
+            self.plain(f"{prefix}.wgate.weight", wide=True) if pooled else None,
+            self.norm(f"{prefix}.norm.weight"),
+            spec.ratio,
+            self.kernels,
+        )
+
+    def indexer(self, spec: LayerSpec, prefix: str) -> Indexer:
+        """`attn.indexer` of a scorer; an owner also makes keys."""
+        key = None
+        if spec.writes_plane:
+            key = IndexKey(
+                self.plain(f"{prefix}.wk.weight"),
+                self.norm(f"{prefix}.k_norm.weight"),
+                self.roundings.index,
+                self.kernels,
+            )
+        return Indexer(
+            spec,
+            self.config.indexer,
+            self.scaled(f"{prefix}.wq_b"),
+            self.plain(f"{prefix}.weights_proj.weight"),
+            key,
+            rounding=self.roundings.index,
+            bf16_chain=self.profile.bf16_score_chain,
+            stale_owner=self.topology.kv_owners[-1] if self.profile.stale_index_slots else None,
+            kernels=self.kernels,
+        )
+
+    def hyper_connection(self, prefix: str) -> HyperConnection:
+        """`hc_attn_*` or `hc_ffn_*`."""
+        fn, base, scale = (self.tensor(f"{prefix}_{part}") for part in ("fn", "base", "scale"))
+        return HyperConnection(fn, base, scale, self.config, self.kernels)
+
+    def moe(self, prefix: str, topk: int) -> MoE:
+        """`ffn`."""
+        return MoE(
+            self.tensor(f"{prefix}.gate.weight"),
+            self.tensor(f"{prefix}.gate.bias"),
+            self.tensor(f"{prefix}.gate.bias_vl"),
+            MappedExperts(self.checkpoint, f"{prefix}.experts"),
+            expert_weights(self.checkpoint, f"{prefix}.shared_experts"),
+            topk=topk,
+            route_scale=self.config.moe.route_scale,
+            limit=self.config.moe.swiglu_limit,
+            quantize_input=self.profile.quantizes_activations,
+            kernels=self.kernels,
+        )
+
+    def engram(self, prefix: str) -> EngramGate:
+        """`engram` without its table, which stays on the host."""
+        return EngramGate(
+            self.scaled(f"{prefix}.wkv"),
+            self.tensor(f"{prefix}.q_weight"),
+            self.tensor(f"{prefix}.k_weight"),
+            self.config.rms_norm_eps,
+            self.kernels,
+        )

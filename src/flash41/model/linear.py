@@ -1,0 +1,86 @@
+"""Linear modules, one per way of storing and multiplying a weight.
+
+They hold a weight in its stored format and know which operation of the kernels the profile asks for.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from flash41.config.run import Profile
+from flash41.kernels.interface import Kernels
+from flash41.numerics.scaled import Quantized
+
+
+class ScaledLinear(nn.Module):
+    """An FP8 or FP4 weight with its scales; the input is quantised unless the profile rounds no activation."""
+
+    def __init__(self, weight: Quantized, kernels: Kernels, profile: Profile) -> None:
+        super().__init__()
+        self.weight = weight
+        self._product = kernels.scaled_linear if profile.quantizes_activations else kernels.dequantized_linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., N] in x's dtype."""
+        return self._product(x, self.weight)
+
+
+class Linear(nn.Module):
+    """A BF16 or FP32 weight, used unquantised; stored in x's dtype, or in FP32 where `wide` asks for it."""
+
+    def __init__(self, weight: Tensor, kernels: Kernels, wide: bool = False) -> None:
+        super().__init__()
+        self.weight = weight
+        self._kernels = kernels
+        self._wide = wide
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., N]."""
+        return self._kernels.linear(x, self.weight, torch.float32 if self._wide else x.dtype)
+
+
+class GroupedOutput(nn.Module):
+    """`wo_a`: consecutive heads form groups, each with its own matrix [rank, group inputs].
+
+    The profile decides how the FP8 weight meets its input: `bf16` dequantises it once and leaves the input alone,
+    `fp8` quantises the input per 32 channels, `fp32` uses the exact weight in FP32.  spec: attention.md section 8.
+    """
+
+    def __init__(self, weight: Quantized, groups: int, kernels: Kernels, profile: Profile) -> None:
+        super().__init__()
+        self.weight = weight
+        self.groups = groups
+        self._kernels = kernels
+        self._mode = profile.wo_a
+        self._dequantized: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, groups, inputs] -> [T, groups * rank]."""
+        if self._mode == "fp8":
+            rank = self.weight.shape[0] // self.groups
+            parts = [
+                self._kernels.scaled_linear(x[:, group], self.weight.slice_rows(group * rank, (group + 1) * rank))
+                for group in range(self.groups)
+            ]
+            return torch.cat(parts, 1)
+        return self._kernels.grouped_linear(x, self._matrices()).flatten(1)
+
+    def _matrices(self) -> Tensor:
+        # Made at first use, so that opening a checkpoint reads nothing.
+        if self._dequantized is None:
+            dtype = torch.bfloat16 if self._mode == "bf16" else torch.float32
+            self._dequantized = self.weight.dequantize(dtype).view(self.groups, -1, self.weight.shape[1])
+        return self._dequantized
+
+
+class RMSNorm(nn.Module):
+    """RMS normalisation with a weight and no bias."""
+
+    def __init__(self, weight: Tensor, eps: float, kernels: Kernels) -> None:
+        super().__init__()
+        self.weight = weight
+        self.eps = eps
+        self._kernels = kernels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d] -> [..., d] in x's dtype."""
+        return self._kernels.rms_norm(x, self.weight, self.eps)

@@ -1,0 +1,164 @@
+"""A checkpoint that was checked whole, and its weights by name.
+
+Opening reads config.json, the index and all headers, compares them with the schema, and looks at the scales of dense
+weights; the weights themselves stay on disk until used.  Every tensor must be bound by somebody (rule C4), so that a
+name pattern that matches nothing cannot go unnoticed.  spec: checkpoint.md sections 7 and 8, config.md section 4.9.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from flash41.checkpoint.agreement import disagreement
+from flash41.checkpoint.directory import survey
+from flash41.checkpoint.faults import Fault, FaultKind, FaultyCheckpointError, listed
+from flash41.checkpoint.reader import MappedShards
+from flash41.checkpoint.schema import TILE, schema
+from flash41.checkpoint.stored import Scope, StoredDtype, Subsystem, TensorSpec
+from flash41.config.architecture import ModelConfig
+from flash41.config.huggingface import read_config
+from flash41.errors import CheckpointError, complaint
+from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
+
+NAN_SCALE = 255
+LAZY_SCALES = (Subsystem.ROUTED, Subsystem.ENGRAM_TABLE)
+"""Scales too large to look at while opening: an expert's are checked at its first use, a table's rows when gathered."""
+
+
+class Checkpoint:
+    """Weights by name, and the record of who took which."""
+
+    def __init__(
+        self, config: ModelConfig, specs: Mapping[str, TensorSpec], shards: MappedShards, scopes: Collection[Scope]
+    ) -> None:
+        self.config = config
+        self.specs = specs
+        self.scopes = frozenset(scopes)
+        self._shards = shards
+        self._bound: set[str] = set()
+        self._checked: set[str] = set()
+
+    @property
+    def directory(self) -> Path:
+        """Folder of the shards."""
+        return self._shards.files.directory
+
+    def tensor(self, name: str) -> Tensor:
+        """Binds a tensor and returns it as stored: BF16, F32, or uint8 for codes and scales.  Do not write to it.
+
+        CheckpointError for a name outside the schema or the opened scopes.
+        """
+        self._bind(name)
+        return self._shards.tensor(name)
+
+    def quantized(self, prefix: str) -> Quantized:
+        """Binds ``prefix.weight`` and ``prefix.scale`` and returns them as one tensor.
+
+        Looks at an expert's scales (a page fault or two), so experts are asked for when first routed to.
+        FaultyCheckpointError for a NaN scale.  spec: number-formats.md section 7.
+        """
+        weight, scale = f"{prefix}.weight", f"{prefix}.scale"
+        codes = self.tensor(weight)
+        scales = self.tensor(scale)
+        self._check_scale(scale)
+        spec = self.specs[weight]
+        packed = spec.dtype is StoredDtype.I8
+        return Quantized(
+            codes=codes,
+            scales=scales,
+            element=ElementFormat.E2M1 if packed else ElementFormat.E4M3,
+            scale=ScaleFormat.E8M0,
+            group=(1, TILE) if spec.subsystem in LAZY_SCALES else (TILE, TILE),
+        )
+
+    def engram_table(self, layer_id: int) -> tuple[Tensor, Tensor]:
+        """Binds a layer's table: codes uint8 [rows, width], scale bytes uint8 [rows, width / 32], read row by row.
+
+        The scales are not looked at; whoever gathers rows refuses NaN.
+        """
+        weight, scale = (f"layers.{layer_id}.engram.embed.{part}" for part in ("weight", "scale"))
+        codes, scales = self.tensor(weight), self.tensor(scale)
+        self._shards.advise_random(weight)
+        self._shards.advise_random(scale)
+        return codes, scales
+
+    def claim(self, prefix: str) -> None:
+        """Binds every tensor below ``prefix.`` that will be taken later, or by another rank, without touching it.
+
+        CheckpointError when there is none.
+        """
+        names = [name for name in self.specs if name.startswith(f"{prefix}.")]
+        if not names:
+            raise CheckpointError(complaint("tensors claimed", f"{prefix}.*", "a prefix of the schema"))
+        for name in names:
+            self._bind(name)
+
+    def assert_all_bound(self, scope: Scope) -> None:
+        """FaultyCheckpointError listing the tensors of a scope that nobody took (rule C4)."""
+        unbound = [spec for spec in self.specs.values() if spec.scope is scope and spec.name not in self._bound]
+        experts = tuple(spec.name for spec in unbound if spec.expert_id is not None)
+        others = tuple(spec.name for spec in unbound if spec.expert_id is None)
+        faults = [
+            Fault(kind=FaultKind.UNBOUND, message=f"{thing} {listed(names)}", names=names)
+            for thing, names in (("experts: unfilled", experts), ("unrouted tensors", others))
+            if names
+        ]
+        if faults:
+            raise FaultyCheckpointError(faults)
+
+    def check_unchanged(self) -> None:
+        """FaultyCheckpointError when a shard changed since it was opened."""
+        self._shards.check_unchanged()
+
+    def nan_scales(self) -> Iterator[Fault]:
+        """Rule C3 for the dense weights of the opened scopes."""
+        for name, spec in self.specs.items():
+            if spec.layout.is_scale and spec.scope in self.scopes and spec.subsystem not in LAZY_SCALES:
+                yield from self._nan_scale(name)
+
+    def _bind(self, name: str) -> None:
+        spec = self.specs.get(name)
+        if spec is None:
+            raise CheckpointError(complaint("tensor", name, "a name of the schema"))
+        if spec.scope not in self.scopes:
+            opened = ", ".join(sorted(scope.value for scope in self.scopes))
+            raise CheckpointError(complaint(f"scope of {name}", spec.scope.value, f"an opened scope ({opened})"))
+        self._bound.add(name)
+
+    def _check_scale(self, name: str) -> None:
+        if self.specs[name].subsystem not in LAZY_SCALES or name in self._checked:
+            return
+        faults = list(self._nan_scale(name))
+        if faults:
+            raise FaultyCheckpointError(faults)
+        self._checked.add(name)
+
+    def _nan_scale(self, name: str) -> Iterator[Fault]:
+        flat = self._shards.find_byte(name, NAN_SCALE)
+        if flat is not None:
+            width = self.specs[name].shape[1]
+            index = list(divmod(flat, width))
+            message = f"{name}: scale byte {NAN_SCALE} (NaN) at {index}"
+            yield Fault(kind=FaultKind.SCALE, message=message, names=(name,))
+
+
+def open_checkpoint(directory: Path, scopes: Collection[Scope] = tuple(Scope)) -> Checkpoint:
+    """The checkpoint in a directory, of which the given scopes will be loaded.
+
+    All scopes are compared with the schema, whichever are loaded.  ConfigError for a config this engine refuses,
+    FaultyCheckpointError with every fault of the files.
+    """
+    files, faults = survey(directory)
+    if any(fault.kind is FaultKind.DIRECTORY for fault in faults):
+        raise FaultyCheckpointError(faults, f"checkpoint {directory}")
+    config = read_config(directory)
+    specs = schema(config)
+    faults += disagreement(specs, files).faults()
+    if faults:
+        raise FaultyCheckpointError(faults, f"checkpoint {directory}")
+    checkpoint = Checkpoint(config, specs, MappedShards(files), scopes)
+    faults += checkpoint.nan_scales()
+    if faults:
+        raise FaultyCheckpointError(faults, f"checkpoint {directory}")
+    return checkpoint

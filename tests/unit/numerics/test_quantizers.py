@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flash41.errors import KernelError
-from flash41.numerics.rounding import unpack_fp4
+from flash41.numerics.formats import decode_e4m3
+from flash41.numerics.rounding import encode_e2m1, unpack_fp4
 from flash41.numerics.scaled import (
     ElementFormat,
     Quantized,
@@ -74,6 +75,18 @@ def test_e4m3_scale_vectors() -> None:
         assert q.scale_values().tolist() == [case["scale"]]
         assert logical_codes(q)[3] == case["code_of_amax"]
         assert q.dequantize()[3] == case["value_of_amax"]
+
+
+def test_every_tie_goes_to_the_even_code_under_every_e4m3_scale() -> None:
+    scales = decode_e4m3(torch.arange(1, 0x7F, dtype=torch.uint8)).unsqueeze(1)
+    ties = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0]).repeat(2)
+    x = (ties * scales).bfloat16()
+    assert torch.equal(x.float(), ties * scales)
+    q = quantize_fp4_16(x)
+    assert torch.equal(q.scale_values(), scales)
+    assert logical_codes(q).unique(dim=0).tolist() == [[0, 2, 2, 4, 4, 6, 6, 7] * 2]
+    # The reciprocal of a scale is not exact and would miss some of the ties.
+    assert not torch.equal(encode_e2m1(x * (1 / scales)), logical_codes(q))
 
 
 def test_rows_have_the_bytes_of_the_vectors() -> None:

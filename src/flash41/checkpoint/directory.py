@@ -120,7 +120,8 @@ def read_index(directory: Path) -> Index:
     if not isinstance(weight_map, dict) or not weight_map:
         faults.append(mismatch(f"{INDEX_FILE}: weight_map", weight_map, "a non-empty object"))
     else:
-        odd = [name for name, shard in weight_map.items() if not _is_shard(shard)]
+        plain = {shard for shard in set(filter(_is_text, weight_map.values())) if _is_shard(shard)}
+        odd = [name for name, shard in weight_map.items() if not _is_text(shard) or shard not in plain]
         if odd:
             shown = mismatch(f"weight_map[{odd[0]!a}]", weight_map[odd[0]], "the plain name of a .safetensors file")
             faults.append(f"{INDEX_FILE}: {shown}" + (f"; {len(odd)} such" if len(odd) > 1 else ""))
@@ -129,8 +130,12 @@ def read_index(directory: Path) -> Index:
     return Index(total_bytes=total, shard_of=weight_map)
 
 
-def _is_shard(name: object) -> bool:
-    return isinstance(name, str) and name.endswith(".safetensors") and PurePath(name).name == name and name.isascii()
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_shard(name: str) -> bool:
+    return name.endswith(".safetensors") and PurePath(name).name == name and name.isascii()
 
 
 def _present(directory: Path) -> tuple[frozenset[str], list[Fault]]:

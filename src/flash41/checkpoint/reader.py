@@ -6,9 +6,12 @@ crash.  Nothing is mapped before a tensor of its shard is asked for.
 """
 
 import mmap
+import os
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -25,6 +28,8 @@ DTYPES = {
     StoredDtype.BF16: torch.bfloat16,
     StoredDtype.F32: torch.float32,
 }
+
+CHUNK_BYTES = 2**24
 
 
 class MappedShards:
@@ -51,13 +56,19 @@ class MappedShards:
         return flat.view(dtype).view(entry.shape)
 
     def find_byte(self, name: str, value: int) -> int | None:
-        """Index of the first such byte of a tensor, or None; makes no tensor."""
-        shard = self.files.shard_of[name]
-        header = self.files.shards[shard]
+        """Index of the first such byte of a tensor, or None; maps nothing.
+
+        Reads the file, because touching scattered pages of a mapping makes the system read far more around them.
+        """
+        header = self.files.shards[self.files.shard_of[name]]
         entry = header.tensors[name]
-        begin = header.data_start + entry.begin
-        found = self._mapping(shard).find(bytes([value]), begin, header.data_start + entry.end)
-        return None if found < 0 else found - begin
+        with _opened(header) as file:
+            for begin in range(entry.begin, entry.end, CHUNK_BYTES):
+                length = min(CHUNK_BYTES, entry.end - begin)
+                found = os.pread(file.fileno(), length, header.data_start + begin).find(bytes([value]))
+                if found >= 0:
+                    return begin - entry.begin + found
+        return None
 
     def advise_random(self, name: str) -> None:
         """Tells the system that single rows of a tensor will be read, so that it reads no pages around them."""
@@ -94,14 +105,20 @@ class MappedShards:
 
 
 def _mapped(header: ShardHeader) -> mmap.mmap:
-    try:
-        with header.path.open("rb") as file:
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        refuse(FaultKind.CHANGED, f"{header.path.name}: {error}, expected a file that can be mapped")
+    with _opened(header) as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+@contextmanager
+def _opened(header: ShardHeader) -> Iterator[BinaryIO]:
+    """The shard's file, if it is still the one whose header was read."""
     for fault in _changes(header):
         raise FaultyCheckpointError([fault])
-    return mapping
+    try:
+        with header.path.open("rb", buffering=0) as file:
+            yield file
+    except (OSError, ValueError) as error:
+        refuse(FaultKind.CHANGED, f"{header.path.name}: {error}, expected a file that can be read and mapped")
 
 
 def _changes(header: ShardHeader) -> Iterator[Fault]:

@@ -19,6 +19,8 @@ from flash41.checkpoint.strict_json import parse_object
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_AXES = 8
+LIMIT = 2**63
+"""Bound of sizes and offsets."""
 METADATA = "__metadata__"
 DTYPES = {dtype.value: dtype for dtype in StoredDtype}
 ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
@@ -142,7 +144,7 @@ def _metadata_faults(shard: str, metadata: object) -> Iterator[Fault]:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0  # a bool is no count
+    return type(value) is int and 0 <= value < LIMIT  # a bool is no count
 
 
 def _entry(value: object) -> TensorEntry | str:
@@ -154,9 +156,9 @@ def _entry(value: object) -> TensorEntry | str:
     if not isinstance(name, str) or name not in DTYPES:
         return mismatch("dtype", name, f"one of {', '.join(DTYPES)}")
     if not isinstance(shape, list) or len(shape) > MAX_AXES or not all(map(_is_count, shape)):
-        return mismatch("shape", shape, f"at most {MAX_AXES} integers >= 0")
+        return mismatch("shape", shape, f"at most {MAX_AXES} integers in [0, 2^63)")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
-        return mismatch("data_offsets", offsets, "two integers >= 0")
+        return mismatch("data_offsets", offsets, "two integers in [0, 2^63)")
     dtype, (begin, end) = DTYPES[name], offsets
     expected = prod(shape) * dtype.element_bytes
     if end - begin != expected:
@@ -166,11 +168,12 @@ def _entry(value: object) -> TensorEntry | str:
 
 def _layout_faults(shard: str, tensors: Mapping[str, TensorEntry], file_bytes: int, data_start: int) -> Iterator[Fault]:
     position = 0
-    for name, entry in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if entry.begin != position:
-            word = "overlap" if entry.begin < position else "gap"
-            got = mismatch("data_offsets", [entry.begin, entry.end], f"begin {position} ({word} in the data)")
+    by_position = sorted((entry.begin, entry.end, name) for name, entry in tensors.items())
+    for begin, end, name in by_position:
+        if begin != position:
+            word = "overlap" if begin < position else "gap"
+            got = mismatch("data_offsets", [begin, end], f"begin {position} ({word} in the data)")
             yield _fault(f"{shard}: tensor {brief(name)}: {got}")
-        position = max(position, entry.end)
+        position = max(position, end)
     if data_start + position != file_bytes:
         yield Fault(kind=FaultKind.SHARD, message=f"{shard}: got {file_bytes} bytes, expected {data_start + position}")

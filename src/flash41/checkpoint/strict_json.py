@@ -6,20 +6,16 @@ from typing import NoReturn
 
 from flash41.checkpoint.faults import brief
 
-MAX_DIGITS = 18
-"""Digits of an integer; a release's offsets have 12, and every such number fits 64 bits."""
-
 
 def parse_object(data: bytes) -> dict[str, object]:
     """The JSON object in `data`; ValueError says what is wrong with anything else.
 
-    Refuses repeated keys, NaN and infinities, integers above 18 digits, and any nesting Python cannot follow.
+    Refuses repeated keys, NaN and infinities, integers above 4300 digits, and nesting that Python cannot follow.
     """
     try:
         document = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
-            parse_int=_integer,
             parse_constant=_constant,
         )
     except RecursionError:
@@ -35,12 +31,6 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"key {brief(repeated)} appears twice")
     return document
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise ValueError(f"an integer of {len(digits)} digits")
-    return int(digits)
 
 
 def _constant(name: str) -> NoReturn:

@@ -45,7 +45,8 @@ def _attend(q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor
     for first in range(0, index.shape[1], KEYS_PER_BLOCK):
         block = index[:, first : first + KEYS_PER_BLOCK]
         hidden = torch.arange(first, first + block.shape[1]) >= counts.unsqueeze(1)
-        keys = rows[block.clamp(min=0)].double()
+        # An unused entry may name any row, so its key is cleared: 0 * NaN would carry a stranger's NaN into this query.
+        keys = rows[block.clamp(min=0)].double().masked_fill_(hidden.unsqueeze(2), 0.0)
         logits = (matmul(wide, keys.transpose(1, 2)).float() * scale).masked_fill(hidden.unsqueeze(1), -torch.inf)
         new_maximum = torch.maximum(maximum, logits.amax(-1))
         probabilities = (logits - new_maximum.unsqueeze(-1)).double().exp().float()

@@ -40,11 +40,7 @@ def select_rows(scores: Tensor, allowed: Tensor, topk: int) -> Tensor:
     scores FP32 [T, N]; allowed bool [T, N] is the visible prefix, for a bounded scorer inside its candidates.  NaN and
     negative infinity rank last among allowed rows; a row that is not allowed is never returned.
     """
-    order = _descending(scores, allowed)[:, :topk]
-    chosen = torch.where(allowed.gather(1, order), order, scores.shape[1])
-    chosen = chosen.sort(1).values
-    chosen = torch.where(chosen < scores.shape[1], chosen, -1)
-    return torch.nn.functional.pad(chosen, (0, topk - chosen.shape[1]), value=-1)
+    return _best(finite(scores).masked_fill(~allowed, -torch.inf), topk)
 
 
 def candidate_blocks(scores: Tensor, visible: Tensor, num_blocks: int, block_size: int) -> Tensor:
@@ -59,13 +55,14 @@ def candidate_blocks(scores: Tensor, visible: Tensor, num_blocks: int, block_siz
     padded = torch.nn.functional.pad(masked, (0, total * block_size - scores.shape[1]), value=-torch.inf)
     best = padded.view(scores.shape[0], total, block_size).amax(2)
     blocks = torch.arange(total)
+    # No visible score is infinite any more, so the pin wins every tie.  The pinned block of a query that sees nothing
+    # would be block -1: there is none, and everything is dropped.
     best = best.masked_fill(blocks == ((visible - 1) // block_size).unsqueeze(1), torch.inf)
-    # The pinned block of a query that sees nothing would be block -1: there is none, and everything is dropped.
-    return select_rows(best, best > -torch.inf, min(num_blocks, total))
+    return _best(best, min(num_blocks, total))
 
 
 def inside_blocks(candidates: Tensor, num_rows: int, block_size: int) -> Tensor:
-    """bool [T, num_rows]: which rows lie in the blocks of `candidates` [T, n] (-1 = none)."""
+    """Which rows lie in the blocks of `candidates` [T, n] (-1 = none): bool [T, num_rows]."""
     total = -(-num_rows // block_size)
     marks = torch.zeros(candidates.shape[0], total + 1, dtype=torch.bool)
     marks.scatter_(1, torch.where(candidates < 0, total, candidates), True)
@@ -78,7 +75,13 @@ def finite(scores: Tensor) -> Tensor:
     return torch.nan_to_num(scores, nan=-limit, posinf=limit, neginf=-limit)
 
 
-def _descending(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Row numbers of each query, best first; equal scores by ascending position (a stable sort)."""
-    masked = finite(scores).masked_fill(~allowed, -torch.inf)
-    return masked.sort(1, descending=True, stable=True).indices
+def _best(scores: Tensor, count: int) -> Tensor:
+    """int64 [T, count]: the highest entries of scores [T, N] above -inf, ascending by position, -1 tail.
+
+    The sort is stable, so equal scores (0.0 and -0.0 too) go to the smaller position.
+    """
+    num_entries = scores.shape[1]
+    order = scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
+    chosen = torch.where(scores.gather(1, order) > -torch.inf, order, num_entries).sort(dim=1).values
+    chosen = torch.where(chosen < num_entries, chosen, -1)
+    return torch.nn.functional.pad(chosen, (0, count - chosen.shape[1]), value=-1)

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 
 from flash41.checkpoint.faults import Fault, FaultKind, FaultyCheckpointError, listed, mismatch, refuse
 from flash41.checkpoint.foreign import foreign_files, foreign_names
-from flash41.checkpoint.headers import ShardHeader, TensorEntry, read_header
+from flash41.checkpoint.headers import ShardHeader, TensorEntry, read_header, read_identity
 from flash41.checkpoint.strict_json import parse_object
 
 CONFIG_FILE = "config.json"
@@ -40,6 +40,8 @@ class CheckpointFiles:
 
     directory: Path
     """Folder."""
+    present: frozenset[str]
+    """Names of everything in it."""
     index: Index | None
     """None for a single file."""
     shards: Mapping[str, ShardHeader]
@@ -74,7 +76,12 @@ def open_directory(directory: Path) -> CheckpointFiles:
 
 def survey(directory: Path) -> tuple[CheckpointFiles, list[Fault]]:
     """What could be read of a checkpoint directory, and everything that is wrong with it."""
-    present, faults = _present(directory)
+    try:
+        present = frozenset(path.name for path in directory.iterdir())
+    except OSError as error:
+        message = mismatch(f"checkpoint {directory}", str(error), "a readable directory")
+        return _nothing(directory), [Fault(kind=FaultKind.DIRECTORY, message=message)]
+    faults = list(_directory_faults(directory, present))
     index: Index | None = None
     if INDEX_FILE in present:
         try:
@@ -98,7 +105,9 @@ def survey(directory: Path) -> tuple[CheckpointFiles, list[Fault]]:
         faults += _single_faults(present)
     faults += foreign_names(shard_of)
     lost = frozenset(name for name, shard in index.shard_of.items() if shard not in shards) if index else frozenset()
-    files = CheckpointFiles(directory=directory, index=index, shards=shards, shard_of=shard_of, unreadable=lost)
+    files = CheckpointFiles(
+        directory=directory, present=present, index=index, shards=shards, shard_of=shard_of, unreadable=lost
+    )
     return files, faults
 
 
@@ -106,7 +115,7 @@ def read_index(directory: Path) -> Index:
     """The index of a directory; FaultyCheckpointError unless it is a total and a map of names to plain file names."""
     path = directory / INDEX_FILE
     try:
-        size = path.stat().st_size
+        size = read_identity(path).file_bytes
         if size > MAX_INDEX_BYTES:
             refuse(FaultKind.INDEX, mismatch(INDEX_FILE, size, f"at most {MAX_INDEX_BYTES} bytes"))
         document = parse_object(path.read_bytes())
@@ -138,18 +147,17 @@ def _is_shard(name: str) -> bool:
     return name.endswith(".safetensors") and PurePath(name).name == name and name.isascii()
 
 
-def _present(directory: Path) -> tuple[frozenset[str], list[Fault]]:
-    """Names in the directory, and what their presence or absence says."""
-    try:
-        present = frozenset(path.name for path in directory.iterdir())
-    except OSError as error:
-        message = mismatch(f"checkpoint {directory}", str(error), "a readable directory")
-        return frozenset(), [Fault(kind=FaultKind.DIRECTORY, message=message)]
-    faults = list(foreign_files(present))
+def _nothing(directory: Path) -> CheckpointFiles:
+    return CheckpointFiles(
+        directory=directory, present=frozenset(), index=None, shards={}, shard_of={}, unreadable=frozenset()
+    )
+
+
+def _directory_faults(directory: Path, present: frozenset[str]) -> Iterator[Fault]:
+    yield from foreign_files(present)
     if CONFIG_FILE not in present:
         message = f"{CONFIG_FILE}: got no such file, expected the config of a checkpoint in {directory}"
-        faults.append(Fault(kind=FaultKind.DIRECTORY, message=message))
-    return present, faults
+        yield Fault(kind=FaultKind.DIRECTORY, message=message)
 
 
 def _locations(shards: Mapping[str, ShardHeader]) -> tuple[dict[str, str], list[Fault]]:

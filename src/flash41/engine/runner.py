@@ -5,7 +5,7 @@ on the host before the forward.  `run` is the forward.  The runner owns the cach
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,6 +28,10 @@ class Staged:
     batch: ForwardBatch
     spans: tuple[Span, ...]
 
+    def all_logits(self) -> "Staged":
+        """The same step with the logits of every row."""
+        return replace(self, batch=replace(self.batch, logit_rows=torch.arange(len(self.batch.ids))))
+
 
 class Runner:
     """One model, one set of caches."""
@@ -45,6 +49,7 @@ class Runner:
         self._tables = tables
         self._token_map = token_map
         self._dtype = dtype
+        self._max_ngram = next(iter(tables.values()))[0].max_ngram if tables else 1
 
     def stage(self, plan: StepPlan) -> Staged:
         """Tensors of a plan; nothing of the caches is touched."""
@@ -80,4 +85,4 @@ class Runner:
     def _windows(self, ids: tuple[int, ...], history: tuple[int, ...]) -> np.ndarray:
         compressed = self._token_map.compress(history + ids)
         split = len(history)
-        return windows(compressed[split:], tuple(compressed[:split].tolist()), self._token_map.pad)
+        return windows(compressed[split:], tuple(compressed[:split].tolist()), self._token_map.pad, self._max_ngram)

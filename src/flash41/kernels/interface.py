@@ -8,7 +8,7 @@ Every operation is row-count invariant: a row's bits do not depend on the rows b
 The equations stand in the modules of `kernels.reference`, next to the code that evaluates them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,10 @@ class Kernels(Protocol):
 
     def scaled_linear(self, x: Tensor, weight: Quantized) -> Tensor:
         """x [..., K] quantised FP8/32, times an FP8 or FP4 weight [N, K] -> [..., N]."""
+        ...
+
+    def scaled_linears(self, x: Tensor, weights: Sequence[Quantized]) -> list[Tensor]:
+        """`scaled_linear` of one input with several weights of equal K."""
         ...
 
     def dequantized_linear(self, x: Tensor, weight: Quantized) -> Tensor:
@@ -112,14 +116,17 @@ class Kernels(Protocol):
         """ids int64 [T, k] ascending and weights FP32 [T, k] from FP32 logits [T, E]."""
         ...
 
-    def routed_experts(
-        self, x: Tensor, ids: Tensor, weights: Tensor, bank: ExpertBank, limit: float, quantize_input: bool
-    ) -> Tensor:
-        """FP32 [T, D]: weighted experts of each row, added in ascending expert id."""
-        ...
-
-    def shared_expert(self, x: Tensor, weights: ExpertWeights, limit: float, quantize_input: bool) -> Tensor:
-        """[T, D]: the expert every row visits, without a weight."""
+    def experts(
+        self,
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        bank: ExpertBank,
+        shared: ExpertWeights,
+        limit: float,
+        quantize_input: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """(FP32 [T, D], [T, D]): routed experts weighted and added in ascending id, and the shared expert's output."""
         ...
 
     def engram_gate(self, x: Tensor, key: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> Tensor:

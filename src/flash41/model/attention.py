@@ -64,17 +64,21 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, step: Step, selections: Selections) -> Tensor:
         """[T, D] normed inputs -> [T, D]."""
         probe, angles = step.probe, step.angles[self._spec.ratio]
-        qr = self.q_norm(self.wq_a(x))
-        q = self.wq_b(qr).view(-1, self._config.num_heads, self._config.head_dim)
-        q = self._kernels.rotate(q, *angles)
+        query, row = self.wq_a.beside(self.wkv, x)
+        qr = self.q_norm(query)
+        if self.indexer is None:
+            heads, index_heads = self.wq_b(qr), None
+        else:
+            heads, index_heads = self.wq_b.beside(self.indexer.wq_b, qr)
+        q = self._kernels.rotate(heads.view(-1, self._config.num_heads, self._config.head_dim), *angles)
         probe(f"{self._name}.attn.q", q)
-        kv = self._round.window(self._kernels.rotate(self.kv_norm(self.wkv(x)), *angles))
+        kv = self._round.window(self._kernels.rotate(self.kv_norm(row), *angles))
         probe(f"{self._name}.attn.window_row", as_tensor(kv, x.dtype))
         window = step.view.window(self._spec.layer_id, kv)
         if self.compressor is not None:
             self._write_plane(x, self.compressor, step)
         if self.indexer is not None:
-            selections.by_owner[self._spec.layer_id] = self.indexer(x, qr, step, selections)
+            selections.by_owner[self._spec.layer_id] = self.indexer(x, index_heads, step, selections)
         if self._spec.topk_owner is None:
             rows, index, counts = window.rows, window.index, window.counts
         else:

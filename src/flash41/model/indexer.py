@@ -70,10 +70,13 @@ class Indexer(nn.Module):
         self._stale_owner = stale_owner
         self._kernels = kernels
 
-    def forward(self, x: Tensor, qr: Tensor, step: Step, selections: Selections) -> Selection:
-        """Selection for every row of the forward; the candidate source also leaves its blocks in `selections`."""
+    def forward(self, x: Tensor, heads: Tensor, step: Step, selections: Selections) -> Selection:
+        """Selection for every row of the forward, from the inputs x [T, D] and wq_b's output [T, heads * d].
+
+        The candidate source also leaves its blocks in `selections`.
+        """
         config, spec, name = self._config, self._spec, f"L{self._spec.layer_id}.index"
-        q = self.wq_b(qr).view(-1, config.num_heads, config.head_dim)
+        q = heads.view(-1, config.num_heads, config.head_dim)
         q = as_tensor(self._round(self._kernels.rotate(q, *step.angles[spec.ratio])), q.dtype)
         weights = self.weights_proj(x).float() * (config.head_dim * config.num_heads) ** -0.5
         step.probe(f"{name}.q", q)

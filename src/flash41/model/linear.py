@@ -17,11 +17,21 @@ class ScaledLinear(nn.Module):
     def __init__(self, weight: Quantized, kernels: Kernels, profile: Profile) -> None:
         super().__init__()
         self.weight = weight
-        self._product = kernels.scaled_linear if profile.quantizes_activations else kernels.dequantized_linear
+        self._kernels = kernels
+        self._quantizes = profile.quantizes_activations
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., N] in x's dtype."""
-        return self._product(x, self.weight)
+        if self._quantizes:
+            return self._kernels.scaled_linear(x, self.weight)
+        return self._kernels.dequantized_linear(x, self.weight)
+
+    def beside(self, other: "ScaledLinear", x: Tensor) -> tuple[Tensor, Tensor]:
+        """This map and another of the same input, which is quantised once for both."""
+        if self._quantizes:
+            first, second = self._kernels.scaled_linears(x, (self.weight, other.weight))
+            return first, second
+        return self(x), other(x)
 
 
 class Linear(nn.Module):

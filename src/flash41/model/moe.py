@@ -50,6 +50,7 @@ class MoE(nn.Module):
         step.probe(f"{prefix}.router.logits", logits)
         step.probe(f"{prefix}.router.ids", ids)
         step.probe(f"{prefix}.router.weights", weights)
-        routed = self._kernels.routed_experts(x, ids, weights, self.experts, self._limit, self._quantize_input)
-        shared = self._kernels.shared_expert(x, self.shared_experts, self._limit, self._quantize_input)
+        routed, shared = self._kernels.experts(
+            x, ids, weights, self.experts, self.shared_experts, self._limit, self._quantize_input
+        )
         return (routed + shared.float()).to(x.dtype)

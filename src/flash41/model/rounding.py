@@ -41,9 +41,8 @@ class Roundings:
 
 def roundings(profile: Profile, index: PoolDtype) -> Roundings:
     """The roundings of a profile; the index format matters to profile atom only."""
+    by_name = {None: unrounded, "fp4": quantize_fp4_32, "fp8": quantize_fp8_row}
+    index_rounding = by_name[profile.index_rounding(index)]
     if not profile.rounds_kv:
-        return Roundings(window=unrounded, main=unrounded, index=unrounded)
-    by_row = profile is Profile.ATOM and index is PoolDtype.FP8
-    return Roundings(
-        window=quantize_fp8_32, main=quantize_fp4_16, index=quantize_fp8_row if by_row else quantize_fp4_32
-    )
+        return Roundings(window=unrounded, main=unrounded, index=index_rounding)
+    return Roundings(window=quantize_fp8_32, main=quantize_fp4_16, index=index_rounding)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from flash41.errors import KernelError, complaint
-from flash41.numerics.formats import NAN_E4M3, SIGN_E2M1, SIGN_E4M3, e2m1_value, e4m3_value
+from flash41.numerics.formats import E4M3_MAX, NAN_E4M3, SIGN_E2M1, SIGN_E4M3, e2m1_value, e4m3_value
 
 NUM_E4M3_MAGNITUDES = 127
 NUM_E2M1_MAGNITUDES = 8
@@ -30,6 +30,9 @@ NUM_E2M1_MAGNITUDES = 8
 _INFINITY_UPPER = 0x7F80
 _INFINITY_BITS = 0x7F800000
 _MANTISSA_BITS = 0x007FFFFF
+_E4M3_SMALLEST_NORMAL_BITS = (127 - 6) << 23
+_ROUNDING_SHIFT = (20 << 23) | 0x00400000
+"""Turns the pattern of 2^e into that of 1.5 * 2^(e+20)."""
 
 
 def encode_e4m3(x: Tensor) -> Tensor:
@@ -54,6 +57,22 @@ def power_of_two_at_least(t: Tensor) -> Tensor:
     """
     bits = (t.view(torch.int32) & 0x7FFFFFFF).clamp_(max=_INFINITY_BITS)
     return bits.add_(_MANTISSA_BITS).bitwise_right_shift_(23).to(torch.uint8)
+
+
+def power_of_two_scale(t: Tensor) -> Tensor:
+    """FP32 value of `power_of_two_at_least` for positive normal FP32 t up to 2^127, without the detour over bytes."""
+    return (t.view(torch.int32) + _MANTISSA_BITS).bitwise_and_(_INFINITY_BITS).view(torch.float32)
+
+
+def nearest_e4m3(x: Tensor) -> Tensor:
+    """FP32 values of the codes `encode_e4m3` gives, without the detour over codes; NaN stays NaN.
+
+    A number in [2^e, 2^(e+1)) is rounded to multiples of q = 2^(e-3) by adding and subtracting 1.5 * 2^23 * q: there the
+    spacing of FP32 numbers is q, and FP32 addition rounds to nearest, ties to even.  Below 2^-6 the step stays 2^-9.
+    """
+    exponent = (x.view(torch.int32) & _INFINITY_BITS).clamp_(min=_E4M3_SMALLEST_NORMAL_BITS)
+    magic = exponent.add_(_ROUNDING_SHIFT).view(torch.float32)
+    return (x + magic).sub_(magic).clamp_(-E4M3_MAX, E4M3_MAX)
 
 
 def pack_fp4(codes: Tensor) -> Tensor:

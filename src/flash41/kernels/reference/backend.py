@@ -3,38 +3,56 @@
 Each operation is one attribute, so that a test can replace one mechanism and leave the rest alone.
 """
 
-from torch import Tensor
+from functools import partial
 
-from flash41.kernels.interface import ExpertWeights
-from flash41.kernels.reference import attention, compress, engram, expert, index, linear, mhc, norm, rope, router
+from flash41.kernels.reference.attention import sparse_attention
+from flash41.kernels.reference.compress import pool_group
+from flash41.kernels.reference.decoded import DEFAULT_BUDGET_BYTES, DecodedWeights
+from flash41.kernels.reference.engram import engram_apply, engram_gate
+from flash41.kernels.reference.expert import experts
+from flash41.kernels.reference.index import (
+    candidate_blocks,
+    index_scores,
+    index_scores_bf16_chain,
+    inside_blocks,
+    select_rows,
+)
+from flash41.kernels.reference.linear import dequantized_linear, grouped_linear, linear, scaled_linear, scaled_linears
+from flash41.kernels.reference.mhc import mhc_apply, mhc_collapse, mhc_mixes
+from flash41.kernels.reference.norm import rms_norm
+from flash41.kernels.reference.rope import rotate
+from flash41.kernels.reference.router import route
 
 
 class ReferenceKernels:
-    """Plain torch on CPU, written to be read; exact in the sense of `kernels.reference.arithmetic`."""
+    """Plain torch on CPU, written to be read; exact in the sense of `kernels.reference.arithmetic`.
+
+    `decoded_bytes` bounds the decoded weights kept between uses.
+    """
 
     name = "reference"
 
-    scaled_linear = staticmethod(linear.scaled_linear)
-    dequantized_linear = staticmethod(linear.dequantized_linear)
-    linear = staticmethod(linear.linear)
-    grouped_linear = staticmethod(linear.grouped_linear)
-    rms_norm = staticmethod(norm.rms_norm)
-    rotate = staticmethod(rope.rotate)
-    mhc_mixes = staticmethod(mhc.mhc_mixes)
-    mhc_collapse = staticmethod(mhc.mhc_collapse)
-    mhc_apply = staticmethod(mhc.mhc_apply)
-    sparse_attention = staticmethod(attention.sparse_attention)
-    pool_group = staticmethod(compress.pool_group)
-    index_scores = staticmethod(index.index_scores)
-    index_scores_bf16_chain = staticmethod(index.index_scores_bf16_chain)
-    select_rows = staticmethod(index.select_rows)
-    candidate_blocks = staticmethod(index.candidate_blocks)
-    inside_blocks = staticmethod(index.inside_blocks)
-    route = staticmethod(router.route)
-    routed_experts = staticmethod(expert.routed_experts)
-    engram_gate = staticmethod(engram.engram_gate)
-    engram_apply = staticmethod(engram.engram_apply)
+    rms_norm = staticmethod(rms_norm)
+    rotate = staticmethod(rotate)
+    mhc_collapse = staticmethod(mhc_collapse)
+    mhc_apply = staticmethod(mhc_apply)
+    sparse_attention = staticmethod(sparse_attention)
+    pool_group = staticmethod(pool_group)
+    index_scores = staticmethod(index_scores)
+    index_scores_bf16_chain = staticmethod(index_scores_bf16_chain)
+    select_rows = staticmethod(select_rows)
+    candidate_blocks = staticmethod(candidate_blocks)
+    inside_blocks = staticmethod(inside_blocks)
+    route = staticmethod(route)
+    engram_gate = staticmethod(engram_gate)
+    engram_apply = staticmethod(engram_apply)
 
-    def shared_expert(self, x: Tensor, weights: ExpertWeights, limit: float, quantize_input: bool) -> Tensor:
-        """One expert without a routing weight."""
-        return expert.expert(x, weights, limit, None, quantize_input)
+    def __init__(self, decoded_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
+        decoded = DecodedWeights(decoded_bytes)
+        self.scaled_linears = partial(scaled_linears, decoded=decoded)
+        self.scaled_linear = partial(scaled_linear, decoded=decoded)
+        self.dequantized_linear = partial(dequantized_linear, decoded=decoded)
+        self.linear = partial(linear, decoded=decoded)
+        self.grouped_linear = partial(grouped_linear, decoded=decoded)
+        self.mhc_mixes = partial(mhc_mixes, decoded=decoded)
+        self.experts = partial(experts, decoded=decoded)

@@ -1,65 +1,101 @@
-"""An expert: a gated MLP whose clamps come before the product and whose routing weight comes before the store.
+"""Experts: gated MLPs whose clamps come before the product and whose routing weight comes before the store.
 
     G = w1 h,  U = w3 h                      quantised products, stored
     U = clamp(U, -limit, limit);  G = min(G, limit)
-    a = silu(G) * U * weight                 FP32; the shared expert has no weight
+    a = silu(G) * U * weight                 FP32; the shared expert's weight is 1
     out = w2 store(a)
 
-spec: moe.md sections 2 and 3.
+The work is done in three sweeps, gate and up, activation, down, over "visits": a visit is one row at one expert, and the
+visits of an expert lie together, so that its bytes are read once.  spec: moe.md sections 2 and 3.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from flash41.kernels.interface import ExpertBank, ExpertWeights
-from flash41.kernels.reference.linear import dequantized_linear, scaled_product
-from flash41.numerics.scaled import Quantized, quantize_fp8_32
+from flash41.kernels.reference.decoded import DecodedWeights
+from flash41.kernels.reference.linear import block_product, dequantized_linear
+from flash41.numerics.scaled import round_fp8_32
 
-def swiglu(gate: Tensor, up: Tensor, limit: float, weight: Tensor | None) -> Tensor:
-    """FP32 activation; gate and up [n, F], weight FP32 [n, 1] or None."""
+
+def swiglu(gate: Tensor, up: Tensor, limit: float, weight: Tensor) -> Tensor:
+    """FP32 activation; gate and up [n, F], weight FP32 [n, 1]."""
     gate = gate.float().clamp(max=limit)
     up = up.float().clamp(-limit, limit)
-    activation = gate * gate.double().sigmoid().float() * up
-    return activation if weight is None else activation * weight
+    return gate.double().sigmoid().float().mul_(gate).mul_(up).mul_(weight)
 
 
-def expert(x: Tensor, weights: ExpertWeights, limit: float, weight: Tensor | None, quantize_input: bool) -> Tensor:
-    """One expert on rows x [n, D] -> [n, D] in x's dtype; weight FP32 [n, 1] for a routed expert."""
-    if quantize_input:
-        return _quantized_expert(quantize_fp8_32(x), x.dtype, weights, limit, weight)
-    activation = swiglu(dequantized_linear(x, weights.w1), dequantized_linear(x, weights.w3), limit, weight)
-    return dequantized_linear(activation.to(x.dtype), weights.w2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Visits:
+    """Which rows visit which expert, expert after expert in ascending id."""
+
+    expert_ids: list[int]
+    lengths: list[int]
+    rows: Tensor
+    """int64 [visits]."""
+    weights: Tensor
+    """FP32 [visits, 1]."""
 
 
-def _quantized_expert(
-    x: Quantized, dtype: torch.dtype, weights: ExpertWeights, limit: float, weight: Tensor | None
-) -> Tensor:
-    gate = scaled_product(x, weights.w1).to(dtype)
-    up = scaled_product(x, weights.w3).to(dtype)
-    activation = swiglu(gate, up, limit, weight).to(dtype)
-    return scaled_product(quantize_fp8_32(activation), weights.w2).to(dtype)
+def _visits(ids: Tensor, weights: Tensor) -> _Visits:
+    # A stable sort by expert keeps the rows of one expert in order.
+    flat = ids.flatten()
+    order = flat.argsort(stable=True)
+    expert_ids, lengths = flat[order].unique_consecutive(return_counts=True)
+    rows = order.div(ids.shape[1], rounding_mode="floor")
+    return _Visits(
+        expert_ids=expert_ids.tolist(),
+        lengths=lengths.tolist(),
+        rows=rows,
+        weights=weights.flatten()[order].unsqueeze(1),
+    )
 
 
-def routed_experts(
+def experts(
     x: Tensor,
     ids: Tensor,
     weights: Tensor,
     bank: ExpertBank,
+    shared: ExpertWeights,
     limit: float,
     quantize_input: bool,
-) -> Tensor:
-    """FP32 sum over each row's experts, added in ascending expert id: x [T, D], ids and weights [T, k].
+    decoded: DecodedWeights,
+) -> tuple[Tensor, Tensor]:
+    """Routed sum FP32 [T, D], added in ascending expert id, and the shared expert's output [T, D] in x's dtype.
 
-    Rows are grouped by expert, so that each expert's bytes are read once; a row's result does not depend on its group.
+    x [T, D], ids int64 and weights FP32 [T, k].  A row's result does not depend on who else visits its experts.
     """
+    num_rows = x.shape[0]
+    visits = _visits(ids, weights)
+    chosen = [*(bank(expert_id) for expert_id in visits.expert_ids), shared]
+    lengths = [*visits.lengths, num_rows]
+    rows = torch.cat((visits.rows, torch.arange(num_rows)))
+    weight = torch.cat((visits.weights, torch.ones(num_rows, 1)))
+    inputs = (round_fp8_32(x) if quantize_input else x)[rows].split(lengths)
+    projected = [_gate_up(part, w, quantize_input, decoded) for part, w in zip(inputs, chosen, strict=True)]
+    gate, up = torch.cat(projected).to(x.dtype).chunk(2, -1)
+    activation = swiglu(gate, up, limit, weight).to(x.dtype)
+    middle = (round_fp8_32(activation) if quantize_input else activation).split(lengths)
+    outputs = [_down(part, w, quantize_input, decoded) for part, w in zip(middle, chosen, strict=True)]
+    stored = torch.cat(outputs).to(x.dtype)
+    routed, alone = stored.split((len(visits.rows), num_rows))
     total = torch.zeros(x.shape, dtype=torch.float32)
-    quantized = quantize_fp8_32(x) if quantize_input else None
-    for expert_id in ids.unique().tolist():
-        rows, slots = (ids == expert_id).nonzero(as_tuple=True)
-        weight = weights[rows, slots].unsqueeze(1)
-        if quantized is None:
-            output = expert(x[rows], bank(expert_id), limit, weight, False)
-        else:
-            output = _quantized_expert(quantized.rows(rows), x.dtype, bank(expert_id), limit, weight)
-        total[rows] += output.float()
-    return total
+    for part, output in zip(visits.rows.split(visits.lengths), routed.float().split(visits.lengths), strict=True):
+        total.index_add_(0, part, output)  # a row is named once per expert: one addition, no order to choose
+    return total, alone
+
+
+def _gate_up(x: Tensor, weights: ExpertWeights, quantized: bool, decoded: DecodedWeights) -> Tensor:
+    """FP32 [n, 2F]: gate and up side by side."""
+    if quantized:
+        return block_product(x, decoded.blocks(weights.w1, weights.w3))
+    return torch.cat([dequantized_linear(x, w, decoded) for w in (weights.w1, weights.w3)], -1)
+
+
+def _down(x: Tensor, weights: ExpertWeights, quantized: bool, decoded: DecodedWeights) -> Tensor:
+    """FP32 [n, D]."""
+    if quantized:
+        return block_product(x, decoded.blocks(weights.w2))
+    return dequantized_linear(x, weights.w2, decoded)

@@ -14,48 +14,60 @@ The collapse u = sum_j pre_j x_j uses the `pre` of the sub-layer before; post an
 spec: mhc.md sections 3 and 4.  All coefficients are FP32.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from flash41.kernels.reference.arithmetic import matmul, mean_square
+from flash41.kernels.reference.arithmetic import mean_square
+from flash41.kernels.reference.decoded import DecodedWeights
+from flash41.kernels.reference.linear import linear
 
 
 def mhc_mixes(
-    x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, iterations: int, hc_eps: float, norm_eps: float
+    x: Tensor,
+    fn: Tensor,
+    base: Tensor,
+    scale: Tensor,
+    iterations: int,
+    hc_eps: float,
+    norm_eps: float,
+    decoded: DecodedWeights,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Coefficients of one sub-layer from the streams x [T, S, D]: pre [T, S], post [T, S], comb [T, S, S], FP32."""
     num_rows, streams = x.shape[0], x.shape[1]
     flat = x.reshape(num_rows, -1)
-    factor = (mean_square(flat) + norm_eps).rsqrt()
-    mixed = (matmul(flat, fn.t()).float() * factor.float()).double()
-    scales = scale.double().repeat_interleave(torch.tensor([streams, streams, streams * streams]))
-    logits = (mixed * scales).float().add(base).double()
-    pre = logits[:, :streams].sigmoid().float() + hc_eps
-    post = 2.0 * logits[:, streams : 2 * streams].sigmoid().float()
-    comb = sinkhorn(logits[:, 2 * streams :].view(num_rows, streams, streams), iterations, hc_eps)
-    return pre, post, comb
+    factor = (mean_square(flat) + norm_eps).rsqrt_().float()
+    mixed = linear(flat, fn, torch.float32, decoded) * factor
+    gates, comb = mixed[:, : 2 * streams], mixed[:, 2 * streams :]
+    gates = (gates.view(-1, 2, streams) * scale[:2, None] + base[: 2 * streams].view(2, streams)).double().sigmoid_()
+    pre, post = gates.float().unbind(1)
+    comb = (comb * scale[2] + base[2 * streams :]).view(num_rows, streams, streams)
+    return pre + hc_eps, post * 2.0, sinkhorn(comb, iterations, hc_eps)
 
 
 def sinkhorn(logits: Tensor, iterations: int, hc_eps: float) -> Tensor:
-    """[..., S, S] FP64 logits -> FP32 mixing matrix, truncated after `iterations` rounds that end on columns.
+    """[..., S, S] FP32 logits -> FP32 mixing matrix, truncated after `iterations` rounds that end on columns.
 
     The first row normalisation is the softmax, with eps added after it instead of in the denominator.  It is not
-    iterated to convergence: columns sum to 1 - eps, rows only nearly to 1.
+    iterated to convergence: columns sum to 1 - eps, rows only nearly to 1.  FP64 in numpy, whose small in-place
+    operations cost a fraction of torch's.
     """
-    comb = logits.softmax(-1) + hc_eps
-    comb = comb / (comb.sum(-2, keepdim=True) + hc_eps)
+    comb = (logits.double().softmax(-1) + hc_eps).numpy()
+    comb /= np.add.reduce(comb, axis=-2, keepdims=True) + hc_eps
     for _ in range(iterations - 1):
-        comb = comb / (comb.sum(-1, keepdim=True) + hc_eps)
-        comb = comb / (comb.sum(-2, keepdim=True) + hc_eps)
-    return comb.float()
+        comb /= np.add.reduce(comb, axis=-1, keepdims=True) + hc_eps
+        comb /= np.add.reduce(comb, axis=-2, keepdims=True) + hc_eps
+    return torch.from_numpy(comb).float()
 
 
 def mhc_collapse(x: Tensor, pre: Tensor) -> Tensor:
     """u [T, D] = sum_j pre_j x_j, FP32 sum, stored in x's dtype."""
-    return matmul(pre.unsqueeze(1), x).squeeze(1).float().to(x.dtype)
+    return torch.bmm(pre.double().unsqueeze(1), x.double()).squeeze(1).float().to(x.dtype)
 
 
 def mhc_apply(x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """New streams [T, S, D] from the old ones and the sub-layer's output y [T, D]."""
-    mixed = matmul(comb.transpose(1, 2), x) + post.double().unsqueeze(2) * y.double().unsqueeze(1)
-    return mixed.float().to(x.dtype)
+    # One product over the streams and y together: post is one more row of coefficients.
+    coefficients = torch.cat((comb.double(), post.double().unsqueeze(1)), 1).transpose(1, 2)
+    values = torch.cat((x.double(), y.double().unsqueeze(1)), 1)
+    return torch.bmm(coefficients, values).float().to(x.dtype)

@@ -1,0 +1,77 @@
+"""Opens a checkpoint for computing: backbone, Engram tables, token map, all from one directory.
+
+Everything that can be refused is refused before a weight is read: configuration, schema against headers, the token map
+against the configured number of classes.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from flash41.cache.contiguous import ContiguousStore, store_shape
+from flash41.cache.rows import row_formats
+from flash41.checkpoint.loader import Checkpoint, open_checkpoint
+from flash41.checkpoint.stored import Scope
+from flash41.config.architecture import ModelConfig
+from flash41.config.run import PoolFormat, Profile
+from flash41.engine.runner import Runner
+from flash41.engram.hashing import EngramHash, engram_hashes
+from flash41.engram.tables import EngramTable
+from flash41.engram.vocabulary import TokenMap
+from flash41.kernels.interface import Kernels
+from flash41.model.backbone import Backbone
+from flash41.model.build import build_backbone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A checkpoint ready to compute under one profile."""
+
+    directory: Path
+    config: ModelConfig
+    checkpoint: Checkpoint
+    profile: Profile
+    pool: PoolFormat
+    backbone: Backbone
+    token_map: TokenMap
+    tables: dict[int, tuple[EngramHash, EngramTable]]
+    kernels: Kernels
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of activations."""
+        return torch.bfloat16 if self.profile.bf16_stores else torch.float32
+
+    def runner(self, num_slots: int, max_positions: int) -> Runner:
+        """A runner with caches for `num_slots` requests of `max_positions`."""
+        store = ContiguousStore(store_shape(self.config, num_slots, max_positions), row_formats(self.pool))
+        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype)
+
+
+def load_model(
+    directory: Path, profile: Profile, pool: PoolFormat, kernels: Kernels, drafts: bool = False
+) -> LoadedModel:
+    """Opens the text model of a directory; `drafts` also opens the draft tensors.
+
+    Raises ConfigError or CheckpointError with every fault found.
+    """
+    scopes = {Scope.BACKBONE, Scope.DRAFT} if drafts else {Scope.BACKBONE}
+    checkpoint = open_checkpoint(directory, scopes)
+    config = checkpoint.config
+    token_map = TokenMap.from_tokenizer(directory / "tokenizer.json", config)
+    tables = {}
+    for table_hash in engram_hashes(config.engram):
+        weight, scale = checkpoint.engram_table(table_hash.layer_id)
+        tables[table_hash.layer_id] = (table_hash, EngramTable(weight, scale))
+    return LoadedModel(
+        directory=directory,
+        config=config,
+        checkpoint=checkpoint,
+        profile=profile,
+        pool=pool,
+        backbone=build_backbone(checkpoint, profile, pool.index, kernels),
+        token_map=token_map,
+        tables=tables,
+        kernels=kernels,
+    )

@@ -1,0 +1,84 @@
+"""Weights decoded to FP64 for the products of this backend, the most recently used ones kept.
+
+Weights stay in their stored formats; a product decodes what it needs.  For a small model decoding costs more than the
+product, so decoded weights are kept while they fit a budget of bytes, and the least recently used go first.  A weight
+larger than a band is never kept: it is decoded band by band at every use.  Keeping changes no result.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from flash41.numerics.scaled import Quantized
+
+GROUP = 32
+"""Channels of K that share an activation scale and a weight scale."""
+
+ELEMENTS_PER_BAND = 1 << 21
+"""Weight elements decoded at a time; bounds scratch memory, never changes a result."""
+
+DEFAULT_BUDGET_BYTES = 256 << 20
+
+Key = tuple[str | int, ...]
+
+
+class DecodedWeights:
+    """Decodes weights and keeps what fits into `budget_bytes`."""
+
+    def __init__(self, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
+        self.budget_bytes = budget_bytes
+        self.held_bytes = 0
+        # Sources are kept beside their result: while they live, their identity names nothing else.
+        self._kept: OrderedDict[Key, tuple[tuple[Quantized | Tensor, ...], Tensor]] = OrderedDict()
+
+    def blocks(self, *weights: Quantized) -> Iterator[Tensor]:
+        """FP64 [K / 32, 32, n] of scaled weights [N, K] stacked along N, in bands of output rows."""
+        if sum(weight.shape[0] for weight in weights) * weights[0].shape[1] <= ELEMENTS_PER_BAND:
+            yield self._keep("blocks", weights, lambda: torch.cat([_blocks(weight) for weight in weights], -1))
+            return
+        for weight in weights:
+            yield from (_blocks(part) for part in _bands(weight))
+
+    def matrix(self, weight: Quantized) -> Iterator[Tensor]:
+        """FP64 [K, n] of a scaled weight [N, K], in bands of output rows."""
+        bands = _bands(weight)
+        if len(bands) == 1:
+            yield self._keep("matrix", (weight,), lambda: weight.dequantize(torch.float64).t())
+            return
+        yield from (part.dequantize(torch.float64).t() for part in bands)
+
+    def plain(self, weight: Tensor) -> Iterator[Tensor]:
+        """FP64 transpose [..., K, n] of an unscaled weight [..., N, K], in bands of output rows."""
+        if weight.numel() <= ELEMENTS_PER_BAND:
+            yield self._keep("plain", (weight,), lambda: weight.double().mT)
+            return
+        step = max(1, ELEMENTS_PER_BAND * weight.shape[-2] // weight.numel())
+        yield from (part.double().mT for part in weight.split(step, dim=-2))
+
+    def _keep(self, kind: str, sources: tuple[Quantized | Tensor, ...], decode: Callable[[], Tensor]) -> Tensor:
+        key = (kind, *(id(source) for source in sources))
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key][1]
+        decoded = decode()
+        self._kept[key] = (sources, decoded)
+        self.held_bytes += decoded.nbytes
+        while self.held_bytes > self.budget_bytes:
+            self.held_bytes -= self._kept.popitem(last=False)[1][1].nbytes
+        return decoded
+
+
+def _bands(weight: Quantized) -> list[Quantized]:
+    num_rows, width = weight.shape
+    step = max(GROUP, ELEMENTS_PER_BAND // width // GROUP * GROUP)
+    if step >= num_rows:
+        return [weight]
+    return [weight.slice_rows(first, min(first + step, num_rows)) for first in range(0, num_rows, step)]
+
+
+def _blocks(weight: Quantized) -> Tensor:
+    num_rows, width = weight.shape
+    values = weight.dequantize(torch.float64).view(num_rows, width // GROUP, GROUP)
+    return values.permute(1, 2, 0).contiguous()

@@ -1,0 +1,124 @@
+"""Runs token ids through the model and keeps every named intermediate result.
+
+The points carry the names of the golden manifest (``embed``, ``L2.index.selected``, ``final.norm`` ...), so that a trace
+can be laid beside any other engine's, point by point.  With several chunks the rows are joined in order; what grows with
+the context (``index.scores``, ``index.candidates``) is padded at the end with "not visible" (-inf, -1).
+
+    ids, rows, selections, candidates     int32 (Engram rows int64 where they need it)
+    everything else                       float32
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flash41.engine.load import LoadedModel
+from flash41.engine.plan import PlannedSpan, StepPlan
+from flash41.errors import RequestError, complaint
+from flash41.model.build import build_tap_projection
+
+Array = NDArray[Any]
+Progress = Callable[[int, int], None]
+"""Called with (rows done, rows in all)."""
+
+PADDING = {"index.scores": -np.inf, "index.candidates": -1}
+"""Points whose last dim grows with the context, and what fills it."""
+
+
+@dataclass(slots=True)
+class Recorder:
+    """A probe that keeps the points matching any of its patterns."""
+
+    patterns: Sequence[str] = ("*",)
+    active: bool = True
+    pieces: dict[str, list[Array]] = field(default_factory=dict)
+
+    def __call__(self, point: str, value: Tensor) -> None:
+        """Appends one chunk's rows of a point."""
+        if any(fnmatchcase(point, pattern) for pattern in self.patterns):
+            self.pieces.setdefault(point, []).append(_array(value))
+
+    def joined(self) -> dict[str, Array]:
+        """Every point over all chunks."""
+        return {point: _join(point, pieces) for point, pieces in self.pieces.items()}
+
+
+def _array(value: Tensor) -> Array:
+    if value.is_floating_point():
+        return value.float().numpy().copy()
+    if value.numel() and int(value.max()) >= 2**31:
+        return value.numpy().copy()
+    return value.to(torch.int32).numpy()
+
+
+def _join(point: str, pieces: list[Array]) -> Array:
+    suffix = point.partition(".")[2]
+    if suffix in PADDING:
+        width = max(piece.shape[1] for piece in pieces)
+        fill = PADDING[suffix]
+        pieces = [np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=fill) for p in pieces]
+    return np.concatenate(pieces)
+
+
+def split(length: int, chunks: Sequence[int] | None) -> list[int]:
+    """Chunk lengths that cover `length` tokens: the given ones, the last one repeated; one chunk if none are given."""
+    if not chunks:
+        return [length]
+    if any(chunk <= 0 for chunk in chunks):
+        raise RequestError(complaint("chunks", list(chunks), "lengths of at least 1"))
+    lengths, left = [], length
+    while left:
+        lengths.append(min(left, chunks[min(len(lengths), len(chunks) - 1)]))
+        left -= lengths[-1]
+    return lengths
+
+
+def trace(
+    model: LoadedModel,
+    ids: Sequence[int],
+    chunks: Sequence[int] | None = None,
+    points: Sequence[str] = ("*",),
+    progress: Progress | None = None,
+) -> dict[str, Array]:
+    """`logits` FP32 [T, vocab] and ``trace/<point>`` for every matching point.
+
+    Raises RequestError for no ids, ids outside the vocabulary or chunk lengths below 1.
+    """
+    if not ids:
+        raise RequestError(complaint("token ids", list(ids), "at least one"))
+    recorder = Recorder(points)
+    taps = []
+    logits = []
+    runner = model.runner(1, len(ids))
+    start = 0
+    for length in split(len(ids), chunks):
+        staged = runner.stage(_plan(ids, start, length, model.config.engram.max_ngram - 1))
+        output = runner.run(staged.all_logits(), recorder)
+        logits.append(output.logits.numpy())
+        taps.append(output.taps)
+        start += length
+        if progress is not None:
+            progress(start, len(ids))
+    if any(fnmatchcase("dspark.main_x", pattern) for pattern in points):
+        projection = build_tap_projection(model.checkpoint, model.profile, model.kernels)
+        recorder("dspark.main_x", projection(torch.cat(taps)))
+    traced = {f"trace/{point}": value for point, value in recorder.joined().items()}
+    return {"logits": np.concatenate(logits), **traced}
+
+
+def _plan(ids: Sequence[int], start: int, length: int, look_back: int) -> StepPlan:
+    span = PlannedSpan(
+        request_id=0,
+        slot=0,
+        start=start,
+        ids=tuple(ids[start : start + length]),
+        history=tuple(ids[max(0, start - look_back) : start]),
+        samples=True,
+    )
+    return StepPlan(spans=(span,))

@@ -1,0 +1,52 @@
+"""The direct rounding of activations equals the way over codes, bit for bit."""
+
+import torch
+
+from flash41.numerics.formats import decode_e4m3, decode_e8m0
+from flash41.numerics.rounding import encode_e4m3, nearest_e4m3, power_of_two_at_least, power_of_two_scale
+from flash41.numerics.scaled import quantize_fp8_32, round_fp8_32
+
+
+def every_finite_bf16() -> torch.Tensor:
+    bits = torch.arange(65536, dtype=torch.int32) << 16
+    values = bits.view(torch.float32)
+    return values[torch.isfinite(values)]
+
+
+def test_nearest_value_is_the_decoded_nearest_code_for_every_bf16_number_in_range() -> None:
+    x = every_finite_bf16()
+    x = x[x.abs() <= 2.0**100]  # the shift of larger ones would leave FP32; scaled values never exceed 448
+    assert torch.equal(nearest_e4m3(x), decode_e4m3(encode_e4m3(x)))
+
+
+def test_nearest_value_breaks_ties_and_neighbours_of_ties_like_the_codes() -> None:
+    codes = torch.arange(127, dtype=torch.uint8)
+    values = decode_e4m3(codes)
+    midpoints = (values[:-1] + values[1:]) / 2
+    around = torch.cat([midpoints, midpoints.nextafter(torch.tensor(1e9)), midpoints.nextafter(torch.tensor(-1e9))])
+    x = torch.cat([around, -around])
+    assert torch.equal(nearest_e4m3(x), decode_e4m3(encode_e4m3(x)))
+
+
+def test_scale_value_is_the_decoded_scale_byte() -> None:
+    x = every_finite_bf16()
+    t = x[(x >= 2.0**-126) & (x <= 2.0**126)]
+    assert torch.equal(power_of_two_scale(t), decode_e8m0(power_of_two_at_least(t)))
+
+
+def test_rounded_groups_equal_quantised_groups() -> None:
+    generator = torch.Generator().manual_seed(5)
+    for exponent in (-30, -14, -3, 0, 9, 60):
+        x = (torch.randn(64, 96, generator=generator) * 2.0**exponent).to(torch.bfloat16)
+        x[0] = 0
+        x[1, 3] *= 1000
+        assert torch.equal(round_fp8_32(x), quantize_fp8_32(x).dequantize())
+
+
+def test_nan_and_infinity_stay_visible() -> None:
+    x = torch.ones(2, 64)
+    x[0, 5], x[1, 40] = torch.nan, torch.inf
+    rounded = round_fp8_32(x)
+    assert rounded[0, :32].isnan().any()
+    assert rounded[1, 32:].isnan().any()
+    assert torch.equal(rounded[0, 32:], torch.ones(32))

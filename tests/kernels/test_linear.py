@@ -45,6 +45,14 @@ def test_a_scaled_product_takes_any_leading_shape(kernels: Kernels, weight: Quan
     assert torch.equal(got.view(6, 96), kernels.scaled_linear(x.view(6, 160), weight))
 
 
+def test_several_products_of_one_input_are_what_each_is_alone(kernels: Kernels) -> None:
+    x, weights = normal(6, 160, seed=1), [dense_weight(96, 160), dense_weight(32, 160, seed=2), dense_weight(64, 160)]
+    together = kernels.scaled_linears(x, weights)
+    assert len(together) == 3
+    for got, weight in zip(together, weights, strict=True):
+        assert torch.equal(got, kernels.scaled_linear(x, weight))
+
+
 @WEIGHTS
 def test_a_scaled_product_of_fp32_rows_is_stored_in_fp32(kernels: Kernels, weight: Quantized) -> None:
     x = normal(5, 160, seed=2, dtype=torch.float32)

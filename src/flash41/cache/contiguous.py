@@ -69,9 +69,7 @@ class ContiguousStore:
     def __init__(self, shape: StoreShape, formats: RowFormats) -> None:
         self.shape = shape
         slots = shape.num_slots
-        self.windows = [
-            RowBuffer(slots * shape.ring, shape.channels, formats.window) for _ in range(shape.num_layers)
-        ]
+        self.windows = [RowBuffer(slots * shape.ring, shape.channels, formats.window) for _ in range(shape.num_layers)]
         self.main: dict[int, RowBuffer] = {}
         self.index: dict[int, RowBuffer] = {}
         self.members: dict[int, tuple[Tensor, Tensor]] = {}
@@ -103,7 +101,9 @@ class ContiguousStore:
     def _check(self, spans: Sequence[Span]) -> None:
         offset = 0
         for span in spans:
-            assert span.offset == offset and span.length > 0, f"spans do not partition the batch: {spans}"
+            assert span.offset == offset, f"spans do not partition the batch: {spans}"
+            assert span.length > 0, f"spans do not partition the batch: {spans}"
+            assert 0 <= span.slot < self.shape.num_slots, f"slot {span.slot} of {self.shape.num_slots}"
             offset += span.length
             held = self.cursors[span.slot]
             if span.start != held:

@@ -1,6 +1,6 @@
 """What the layers of one batch may read and append, and the two protocols a store implements.
 
-A batch is a list of spans, each the next rows of one request.  Rows of the forward are numbered 0..T-1, span after span.
+A batch is a list of spans, each the next rows of one request.  Rows of the forward are numbered 0..T-1 through all spans.
 A store hands out one `BatchView` per batch; the model asks it for a layer's window, for an owner's plane and for an
 owner's open group, and never learns where a row lies.  Writing order inside a layer (spec: cache.md section 6):
 
@@ -22,7 +22,7 @@ Rows = Tensor | Quantized
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The next rows of one request: positions start .. start+length-1, rows offset .. offset+length-1 of the forward."""
+    """The next rows of one request: positions from `start` on, rows of the forward from `offset` on."""
 
     slot: int
     """Where the request's state lives."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flash41.cache.contiguous import ContiguousStore, ContiguousView, StoreShape, store_shape
-from flash41.cache.rows import RowFormat, RowFormats
+from flash41.cache.rows import RowBuffer, RowFormat, RowFormats
 from flash41.cache.views import Span
 from flash41.errors import CapacityError, ProtocolError
 from flash41.numerics.scaled import quantize_fp4_16, quantize_fp4_32, quantize_fp8_32
@@ -194,11 +194,19 @@ def test_a_slot_used_again_shows_nothing_of_its_last_request() -> None:
 
 
 @pytest.mark.parametrize("length", [128, 129, 300])
-def test_a_chunk_wider_than_the_ring_leaves_its_last_rows(length: int) -> None:
+def test_a_chunk_wider_than_the_ring_leaves_its_last_rows(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, written = RowBuffer.write, []
+
+    def record(buffer: RowBuffer, addresses: torch.Tensor, rows: Any) -> None:
+        written.append(addresses.tolist())
+        write(buffer, addresses, rows)
+
+    monkeypatch.setattr(RowBuffer, "write", record)
     store = ContiguousStore(shape(window=128, ring=128, max_positions=512, owner_ratios={}), FP32)
     first = store.view([Span(slot=1, start=0, length=length, offset=0)])
     wide = first.window(0, column(range(length)))
     assert wide.rows[wide.index[-1, :128], 0].tolist() == list(range(length - 128, length))
+    assert sorted(written[0]) == list(range(128, 256))  # every address of the slot's ring, and each once
     after = store.view([Span(slot=1, start=length, length=1, offset=0)]).window(0, column([length]))
     assert after.rows[after.index[0, : after.counts[0]], 0].tolist() == list(range(length - 127, length + 1))
 

@@ -46,7 +46,8 @@ class LoadedModel:
     def runner(self, num_slots: int, max_positions: int) -> Runner:
         """A runner with caches for `num_slots` requests of `max_positions`."""
         store = ContiguousStore(store_shape(self.config, num_slots, max_positions), row_formats(self.pool))
-        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype)
+        guard = self.checkpoint.check_unchanged
+        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard)
 
 
 def load_model(

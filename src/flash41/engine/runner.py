@@ -4,7 +4,7 @@
 on the host before the forward.  `run` is the forward.  The runner owns the caches; it knows no request and no sampling.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,8 +43,10 @@ class Runner:
         tables: Mapping[int, tuple[EngramHash, EngramTable]],
         token_map: TokenMap,
         dtype: torch.dtype,
+        guard: Callable[[], None],
     ) -> None:
         self.store = store
+        self._guard = guard
         self._backbone = backbone
         self._tables = tables
         self._token_map = token_map
@@ -68,6 +70,7 @@ class Runner:
 
     def run(self, staged: Staged, probe: Probe | None = None) -> BackboneOutput:
         """The forward; afterwards the caches hold the step's rows."""
+        self._guard()  # mapped files that changed are an error, not wrong numbers
         for span in staged.spans:
             if span.start == 0:
                 self.store.reset(span.slot)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flash41.checkpoint.loader import Checkpoint
+from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
 from flash41.config.run import PoolDtype, Profile
 from flash41.config.topology import LayerSpec, Topology, topology
@@ -28,8 +29,13 @@ from flash41.model.rounding import roundings
 
 
 def build_backbone(checkpoint: Checkpoint, profile: Profile, index: PoolDtype, kernels: Kernels) -> Backbone:
-    """The text model of a checkpoint under a numerical profile; `index` is the index plane's format."""
-    return Builder(checkpoint, profile, index, kernels).backbone()
+    """The text model of a checkpoint under a numerical profile; `index` is the index plane's format.
+
+    The Engram tables must have been taken before: afterwards every backbone tensor has an owner, or this raises.
+    """
+    backbone = Builder(checkpoint, profile, index, kernels).backbone()
+    checkpoint.assert_all_bound(Scope.BACKBONE)
+    return backbone
 
 
 def build_tap_projection(checkpoint: Checkpoint, profile: Profile, kernels: Kernels) -> TapProjection:
@@ -45,6 +51,7 @@ class MappedExperts:
         self._checkpoint = checkpoint
         self._prefix = prefix
         self._known: dict[int, ExpertWeights] = {}
+        checkpoint.claim(prefix)
 
     def __call__(self, expert_id: int) -> ExpertWeights:
         """Views of one expert's stored weights."""

@@ -1,0 +1,105 @@
+"""The embedded default: a small checkpoint in the true format, with every mechanism present, made at first use.
+
+Its configuration and tokenizer are shipped; its weights are random, from a fixed seed, and the same bytes everywhere.
+It lies in the user's cache directory; where that cannot be written it goes to a temporary folder, with one warning.
+
+    four attention modes, with a REINDEX layer behind a candidate source that really drops blocks
+    two Engram tables, four residual streams, three draft stages, a vision tower, a byte-level tokenizer
+"""
+
+import fcntl
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+import platformdirs
+from torch import Tensor
+
+from flash41.checkpoint.synthetic import synthetic_weights
+from flash41.checkpoint.writer import write_checkpoint
+from flash41.config.architecture import ModelConfig
+from flash41.config.huggingface import config_from_dict
+
+VERSION = "1"
+"""Changes whenever the bytes of the default checkpoint change; an older one is rebuilt."""
+
+VERSION_FILE = "default-version.txt"
+SEED = 41
+NUM_SHARDS = 3
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+Progress = Callable[[str], None]
+"""Called with the name of each tensor as it is made."""
+
+logger = logging.getLogger(__name__)
+
+
+def default_config() -> ModelConfig:
+    """Configuration of the embedded default."""
+    return config_from_dict(json.loads(_data("config.json")))
+
+
+def default_tokenizer_files() -> dict[str, bytes]:
+    """Tokenizer of the embedded default, by file name."""
+    return {name: _data(name) for name in TOKENIZER_FILES}
+
+
+def default_checkpoint(progress: Progress | None = None) -> Path:
+    """Directory of the embedded default, made now if it is missing or of another version."""
+    cache = platformdirs.user_cache_path("flash41")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(cache / "default.lock"):
+            return _present(cache / "default", progress)
+    except OSError as error:
+        folder = Path(tempfile.gettempdir()) / f"flash41-{os.getuid()}"
+        logger.warning("cache directory %s: %s; the default checkpoint goes to %s", cache, error.strerror, folder)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            folder = Path(tempfile.mkdtemp(prefix="flash41-"))
+        return _present(folder / "default", progress)
+
+
+def write_default(directory: Path, progress: Progress | None = None, force: bool = False) -> None:
+    """Writes the embedded default to a directory; raises CheckpointError if it exists and `force` is not given."""
+    config = default_config()
+    stored = synthetic_weights(config, SEED)
+
+    def weights(name: str) -> Tensor:
+        if progress is not None:
+            progress(name)
+        return stored(name)
+
+    extra = {VERSION_FILE: f"{VERSION}\n".encode()}
+    write_checkpoint(
+        directory,
+        config,
+        weights,
+        num_shards=NUM_SHARDS,
+        tokenizer_files={**default_tokenizer_files(), **extra},
+        force=force,
+    )
+
+
+def _present(directory: Path, progress: Progress | None) -> Path:
+    version = directory / VERSION_FILE
+    if not version.is_file() or version.read_text().strip() != VERSION:
+        write_default(directory, progress, force=True)
+    return directory
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    # Two processes that start together must not replace each other's mapped files.
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _data(name: str) -> bytes:
+    return (files("flash41.checkpoint") / "data" / "default" / name).read_bytes()

@@ -1,0 +1,71 @@
+"""Small random checkpoints in the true format, for tests, experiments and ports."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from flash41.checkpoint.default import default_config, default_tokenizer_files
+from flash41.checkpoint.synthetic import synthetic_weights
+from flash41.checkpoint.writer import write_checkpoint
+from flash41.config.architecture import ModelConfig
+from flash41.config.huggingface import read_config
+from flash41.engram.vocabulary import TokenMap
+from flash41.errors import ConfigError, complaint
+
+BYTES_PER_SHARD = 256 << 20
+"""Largest shard a small checkpoint is cut into."""
+
+
+def tiny_config(path: Path | None) -> ModelConfig:
+    """The configuration to fill: the embedded default's, or the config.json at `path`."""
+    return default_config() if path is None else read_config(path)
+
+
+def make_tiny(
+    directory: Path,
+    config: ModelConfig,
+    seed: int,
+    tokenizer: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+    force: bool = False,
+) -> None:
+    """Writes random weights for `config` with a tokenizer that fits it.
+
+    `tokenizer` names a tokenizer.json; without one the embedded default's is used.  Raises ConfigError before anything
+    is made when the tokenizer's token map does not have the classes the configuration asks for (rule N15).
+    """
+    stored = synthetic_weights(config, seed)
+
+    def weights(name: str) -> Tensor:
+        if progress is not None:
+            progress(name)
+        return stored(name)
+
+    write_checkpoint(
+        directory,
+        config,
+        weights,
+        max_shard_bytes=BYTES_PER_SHARD,
+        tokenizer_files=_tokenizer_files(config, tokenizer),
+        force=force,
+    )
+
+
+def _tokenizer_files(config: ModelConfig, tokenizer: Path | None) -> dict[str, bytes]:
+    if tokenizer is None:
+        default = default_config()
+        same = (config.vocab_size, config.engram.compressed_vocab_size, config.tokens) == (
+            default.vocab_size,
+            default.engram.compressed_vocab_size,
+            default.tokens,
+        )
+        if not same:
+            got = f"vocabulary {config.vocab_size}, {config.engram.compressed_vocab_size} classes"
+            remedy = "name a tokenizer.json with --tokenizer"
+            raise ConfigError(complaint("tokenizer for this configuration", got, "one that fits", remedy))
+        return default_tokenizer_files()
+    TokenMap.from_tokenizer(tokenizer, config)
+    sidecar = tokenizer.with_name("tokenizer_config.json")
+    extra = {sidecar.name: sidecar.read_bytes()} if sidecar.is_file() else {}
+    return {"tokenizer.json": tokenizer.read_bytes(), **extra}

@@ -1,0 +1,248 @@
+"""Conversations to prompts and completions to messages: four verbs around the official codec, `deepseek_recipe`.
+
+    convert   a Chat Completions body, or our own records, -> Conversation (checked, defaults filled)
+    render    Conversation -> Rendering: the prompt's text and where its control tokens lie
+    encode    Conversation -> Prompt: token ids
+    parser    Conversation -> StreamParser: ids of the completion -> reasoning, content, tool calls
+
+The codec's rules are the hosted service's.  One rule is our own: an integer effort, which the codec refuses.  It is
+rendered at the default effort and its number is then replaced in the text, where only the renderer can have put it.
+
+Encoding follows the injection rule: a control span becomes its one id, everything between is plain text in base ids, so
+nothing that a user, a tool or a document writes can open or close a turn.
+
+Knows nothing of models, images' pixels or requests in flight.  spec: chat.md sections 1 to 5 and 7.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import deepseek_recipe as recipe
+
+from flash41.chat.parsing import StreamParser
+from flash41.chat.tokenizer import Tokenizer
+from flash41.errors import ConfigError, RequestError, complaint
+
+Role = Literal["system", "user", "assistant", "tool", "latest_reminder"]
+Effort = str | int
+"""A level ("low" 50, "high" 75, "max" 100, and the codec's aliases) or the number itself, 1 to 100."""
+
+MODEL_NAME = "DeepSeek-V4.1-Flash"
+"""The codec looks prompts up by this name; which name a server offers is its own business."""
+
+_EFFORT_TEXT = re.compile(r"Reasoning Effort: (\d+) \(range 1-100,")
+_PLACED_BY_RENDERER = (
+    recipe.SpecialToken.Bos,
+    recipe.SpecialToken.Eos,
+    recipe.SpecialToken.System,
+    recipe.SpecialToken.User,
+    recipe.SpecialToken.Assistant,
+    recipe.SpecialToken.ThinkingStart,
+    recipe.SpecialToken.ThinkingEnd,
+    recipe.SpecialToken.Dsml,
+    recipe.SpecialToken.LatestReminder,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that an earlier assistant turn made."""
+
+    id: str
+    name: str
+    arguments: str
+    """A JSON object as text; anything else is rendered as one string."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: str
+    reasoning: str | None = None
+    """What an assistant turn thought; kept in the prompt only when tools are declared."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """The call that a tool message answers."""
+    prefix: bool = False
+    """Whether this last assistant turn is to be continued instead of answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A checked conversation with everything that its prompt and its parser need."""
+
+    request: recipe.ConversationRequest
+    """The codec's record: messages, tools, parsing and inference options."""
+    effort: int | None
+    """A number that replaces the codec's own in the prompt; None leaves it."""
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the completion begins inside reasoning."""
+        return self.request.conversation.thinking_mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """A prompt before encoding."""
+
+    text: str
+    control_spans: tuple[tuple[int, int], ...]
+    """Half-open character ranges of `text`, ascending: each is one control token that the renderer placed."""
+    images: tuple[recipe.ImageSource, ...]
+    """One source per image placeholder, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What the engine computes first."""
+
+    ids: tuple[int, ...]
+    text: str
+    thinking: bool
+    images: tuple[recipe.ImageSource, ...]
+    """Each occupies one placeholder id; whoever runs the prompt widens it to the image's size or refuses."""
+
+
+class ChatCodec:
+    """The four verbs over one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, image_token_id: int) -> None:
+        self.tokenizer = tokenizer
+        # The official files spell the placeholder differently and only its id is fixed, so the id leads.
+        self._special_tokens = recipe.SpecialTokens(image=_placeholder(tokenizer, image_token_id))
+        self._encoding = recipe.DeepseekV41Encoding().with_special_tokens(self._special_tokens)
+        spellings = [self._special_tokens.token(token) for token in _PLACED_BY_RENDERER]
+        missing = [spelling for spelling in spellings if tokenizer.id_of(spelling) is None]
+        if missing:
+            raise ConfigError(
+                complaint("tokenizer", f"no token {', '.join(missing)}", "every control token of a prompt")
+            )
+
+    @classmethod
+    def from_directory(cls, directory: Path, image_token_id: int) -> "ChatCodec":
+        """The codec of a checkpoint; raises ConfigError naming every control token its tokenizer lacks."""
+        return cls(Tokenizer.from_file(directory / "tokenizer.json"), image_token_id)
+
+    def conversation(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = True,
+        effort: Effort | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | Mapping[str, Any] | None = None,
+        response_format: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+    ) -> Conversation:
+        """A conversation from our records; tools, choice and format as in Chat Completions.  Raises RequestError."""
+        body: dict[str, Any] = {
+            "messages": [_wire_message(message) for message in messages],
+            "thinking": {"type": "enabled" if thinking else "disabled"},
+        }
+        optional = {
+            "reasoning_effort": effort,
+            "tools": [dict(tool) for tool in tools] or None,
+            "tool_choice": tool_choice,
+            "response_format": response_format,
+            "stop": list(stop) or None,
+        }
+        return self.convert(body | {key: value for key, value in optional.items() if value is not None})
+
+    def convert(self, body: Mapping[str, Any], *, thinking_by_default: bool = True) -> Conversation:
+        """A conversation from a Chat Completions body, whose `model` is not looked at.
+
+        Raises RequestError with the hosted service's wording.
+        """
+        effort = body.get("reasoning_effort")
+        wire = {**body, "model": MODEL_NAME}
+        if effort is not None and not isinstance(effort, str):
+            _check_effort(effort)
+            del wire["reasoning_effort"]
+        options = recipe.ConversionOptions().with_special_tokens(self._special_tokens)
+        options = options.with_default_thinking_mode(thinking_by_default)
+        try:
+            request = recipe.ChatCompletionRequest(wire).convert(options)
+        except (recipe.ConversionError, ValueError, TypeError) as error:
+            raise RequestError(str(error)) from error
+        return Conversation(request=request, effort=effort if isinstance(effort, int) else None)
+
+    def render(self, conversation: Conversation) -> Rendering:
+        """The prompt's text and its control spans."""
+        rendered = self._encoding.render_conversation(conversation.request.conversation)
+        text, spans = rendered.prompt, rendered.special_ranges
+        if conversation.effort is not None and conversation.thinking:
+            text, spans = _with_effort(text, spans, conversation.effort)
+        return Rendering(text=text, control_spans=tuple(spans), images=tuple(rendered.image_sources))
+
+    def encode(self, conversation: Conversation) -> Prompt:
+        """The prompt's ids: control spans by their one id, what lies between as plain text."""
+        rendering = self.render(conversation)
+        ids: list[int] = []
+        end = 0
+        for start, stop in rendering.control_spans:
+            ids += self._plain(rendering.text[end:start])
+            ids.append(self._control_id(rendering.text[start:stop]))
+            end = stop
+        ids += self._plain(rendering.text[end:])
+        return Prompt(ids=tuple(ids), text=rendering.text, thinking=conversation.thinking, images=rendering.images)
+
+    def parser(self, conversation: Conversation) -> StreamParser:
+        """A parser for one completion of this conversation."""
+        return StreamParser(conversation.request, self._special_tokens, self.tokenizer)
+
+    def _plain(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text) if text else []
+
+    def _control_id(self, spelling: str) -> int:
+        token_id = self.tokenizer.id_of(spelling)
+        assert token_id is not None, f"the renderer placed {spelling!r}, which was not checked at construction"
+        return token_id
+
+
+def _placeholder(tokenizer: Tokenizer, image_token_id: int) -> str:
+    """Spelling of the image placeholder."""
+    try:
+        text = tokenizer.token_text(image_token_id)
+    except RequestError as error:
+        raise ConfigError(complaint("image_token_id", image_token_id, "a token of the tokenizer")) from error
+    if tokenizer.id_of(text) != image_token_id:
+        raise ConfigError(complaint("image_token_id", image_token_id, "a control token", f"it is the text {text!r}"))
+    return text
+
+
+def _check_effort(effort: object) -> None:
+    if isinstance(effort, bool) or not isinstance(effort, int) or not 1 <= effort <= 100:
+        raise RequestError(complaint("reasoning_effort", effort, "low, high, max or an integer from 1 to 100"))
+
+
+def _with_effort(text: str, spans: Sequence[tuple[int, int]], effort: int) -> tuple[str, list[tuple[int, int]]]:
+    """The number right behind the first two control tokens (BOS, System) replaced, later spans moved along."""
+    found = _EFFORT_TEXT.match(text, spans[1][1])
+    assert found is not None, f"no effort in a thinking prompt: {text[:200]!r}"
+    start, end = found.span(1)
+    moved = len(str(effort)) - (end - start)
+    edited = text[:start] + str(effort) + text[end:]
+    return edited, [(a, b) if b <= start else (a + moved, b + moved) for a, b in spans]
+
+
+def _wire_message(message: Message) -> dict[str, Any]:
+    """A message as Chat Completions spells it."""
+    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning is not None:
+        wire["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        wire["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        wire["tool_call_id"] = message.tool_call_id
+    if message.prefix:
+        wire["prefix"] = True
+    return wire

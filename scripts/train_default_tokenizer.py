@@ -79,8 +79,8 @@ fox horse fish bread apple coffee tea sugar salt kitchen room wall floor paper m
 VERBS = """is was has gives takes makes finds shows knows thinks says asks answers reads writes opens closes starts ends
 runs walks turns moves holds keeps brings sends calls needs wants uses helps learns counts adds measures compares
 returns explains follows carries becomes remains contains changes grows falls stands""".split()
-ADJECTIVES = """small large old new good long short high low first last next other same different clear simple quick slow
-quiet bright dark cold warm open closed full empty true false real early late green blue red white black brown
+ADJECTIVES = """small large old new good long short high low first last next other same different clear simple quick
+slow quiet bright dark cold warm open closed full empty true false real early late green blue red white black brown
 lazy important possible natural general special common certain strong light heavy""".split()
 LINKS = """and but because when while where although so that if then before after until with without between under over
 from into through about against for of in on at by to as than""".split()

@@ -36,5 +36,6 @@ def words(seed: int, stream: str, count: int) -> NDArray[np.uint64]:
 def normal(seed: int, stream: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """FP32 values with mean 0 and deviation 1 (a sum of four uniforms: bell-shaped, never beyond 3.5)."""
     raw = words(seed, stream, int(np.prod(shape, dtype=np.int64)))
-    parts = sum(((raw >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.int64) for shift in (0, 16, 32, 48))
-    return ((parts - NORMAL_MEAN) / NORMAL_DEVIATION).astype(np.float32).reshape(shape)
+    parts = [((raw >> np.uint64(shift)) & np.uint64(0xFFFF)).astype(np.float64) for shift in (0, 16, 32, 48)]
+    total: NDArray[np.float64] = parts[0] + parts[1] + parts[2] + parts[3]
+    return ((total - NORMAL_MEAN) / NORMAL_DEVIATION).astype(np.float32).reshape(shape)

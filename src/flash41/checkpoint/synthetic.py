@@ -7,7 +7,7 @@ shape only (`checkpoint.randomness`), and are quantised by `checkpoint.quantize`
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import prod
+from math import prod, sqrt
 
 import torch
 from torch import Tensor
@@ -62,13 +62,14 @@ def _quantize(spec: TensorSpec, draw: Values) -> Quantized:
     shape = spec.layout.logical_shape
     if spec.layout.subsystem is Subsystem.ENGRAM_TABLE:
         return quantize_table(draw(spec.name, shape))
-    values = draw(spec.name, shape) * shape[1] ** -0.5
+    values = draw(spec.name, shape) / sqrt(shape[1])
     return quantize_expert(values) if spec.dtype is StoredDtype.I8 else quantize_dense(values)
 
 
 def _plain(spec: TensorSpec, draw: Values, streams: int) -> Tensor:
     """FP32 values of a tensor that is stored unquantised."""
-    values, name, leaf = draw(spec.name, spec.shape), spec.name, spec.name.rpartition(".")[2]
+    values: Tensor = draw(spec.name, spec.shape)
+    name, leaf = spec.name, spec.name.rpartition(".")[2]
     subsystem = spec.layout.subsystem
     if leaf.startswith(("hc_attn", "hc_ffn")):
         return _mixing(leaf, values, streams)
@@ -78,16 +79,16 @@ def _plain(spec: TensorSpec, draw: Values, streams: int) -> Tensor:
         return values
     if prod(spec.shape) == spec.shape[-1] or subsystem is Subsystem.ENGRAM_NORM:
         if subsystem is Subsystem.CONFIDENCE:
-            return values * spec.shape[-1] ** -0.5
+            return values / sqrt(spec.shape[-1])
         return 1.0 + 0.1 * values
     gain = HEAD_GAIN if subsystem is Subsystem.HEAD else 1.0
-    return values * (gain * spec.shape[-1] ** -0.5)
+    return values * (gain / sqrt(spec.shape[-1]))
 
 
 def _mixing(leaf: str, values: Tensor, streams: int) -> Tensor:
     """Hyper-connection parameters: `fn` predicts small corrections to `base`."""
     if leaf.endswith("fn"):
-        return values * (0.5 * values.shape[-1] ** -0.5)
+        return values * (0.5 / sqrt(values.shape[-1]))
     if leaf.endswith("scale"):
         return 1.0 + 0.1 * values
     base = 0.5 * values

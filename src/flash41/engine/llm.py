@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
@@ -24,13 +23,14 @@ from flash41.chat.parsing import DeltaKind
 from flash41.chat.tokenizer import Tokenizer
 from flash41.checkpoint.default import default_checkpoint
 from flash41.config.huggingface import read_config
-from flash41.config.run import PoolDtype, Profile, RunWish
+from flash41.config.names import named_wish
+from flash41.config.run import RunWish
 from flash41.config.run_rules import check
 from flash41.engine.engine import Engine
 from flash41.engine.load import load_model
 from flash41.engine.request import FinishReason, Request, SamplingParams
 from flash41.engine.scheduler import SampledToken, SchedulerLimits
-from flash41.errors import ConfigError, RequestError, complaint
+from flash41.errors import RequestError, complaint
 from flash41.kernels.select import select_kernels
 
 DEFAULT_MODEL_LEN = 8192
@@ -114,16 +114,14 @@ class LLM:
     ) -> None:
         self.directory = default_checkpoint() if model is None else Path(model)
         config = read_config(self.directory)
-        wish = RunWish(
-            profile=_member(Profile, "profile", profile),
-            kv_cache_dtype=_member(PoolDtype, "kv_cache_dtype", kv_cache_dtype) if kv_cache_dtype else None,
-            index_cache_dtype=_member(PoolDtype, "index_cache_dtype", index_cache_dtype) if index_cache_dtype else None,
+        sizes = RunWish(
             max_model_len=max_model_len or min(DEFAULT_MODEL_LEN, config.max_positions),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             backend=backend,
             threads=threads,
         )
+        wish = named_wish(sizes, profile=profile, kv_cache_dtype=kv_cache_dtype, index_cache_dtype=index_cache_dtype)
         check(wish, config)
         assert wish.max_model_len is not None
         kernels = select_kernels(backend)
@@ -185,7 +183,9 @@ class LLM:
         self._run([answer], None)
         return self._parsed(answer, conversation)
 
-    def stream(self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None = None) -> Iterator[StreamEvent]:
+    def stream(
+        self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None = None
+    ) -> Iterator[StreamEvent]:
         """Tokens of one answer as they come; closing the iterator aborts the request.
 
         `seed` overrides that of the parameters, for a caller that drew one.
@@ -217,7 +217,7 @@ class LLM:
     def _check_ids(self, ids: Sequence[int], params: SamplingParams) -> None:
         size = self.config.vocab_size
         asked = [*ids, *params.logit_bias, *params.stop_token_ids]
-        wrong = [token for token in asked if isinstance(token, bool) or not isinstance(token, int)]
+        wrong: list[object] = [token for token in asked if isinstance(token, bool) or not isinstance(token, int)]
         wrong = wrong or [token for token in asked if not 0 <= token < size]
         if wrong:
             raise RequestError(complaint("token ids", wrong[:8], f"integers from 0 to {size - 1}"))
@@ -257,7 +257,8 @@ class LLM:
 
     def _completion(self, answer: _Answer, text: str, reasoning: str | None) -> Completion:
         request = answer.request
-        assert request.finish_reason is not None and answer.first is not None, request
+        assert request.finish_reason is not None, request
+        assert answer.first is not None, request
         return Completion(
             prompt_ids=tuple(request.prompt_ids),
             output_ids=tuple(request.output_ids),
@@ -270,16 +271,6 @@ class LLM:
                 first_token_seconds=answer.first - answer.queued, total_seconds=answer.last - answer.queued
             ),
         )
-
-
-Choice = TypeVar("Choice", Profile, PoolDtype)
-
-
-def _member(kind: type[Choice], name: str, value: str) -> Choice:
-    for member in kind:
-        if member.value == value:
-            return member
-    raise ConfigError(complaint(name, value, f"one of {', '.join(member.value for member in kind)}"))
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -2,8 +2,8 @@
 
     token = argmax over kept tokens of  logits / T + g,      g = -ln(-ln u),   u in (0, 1) from (seed, position, token)
 
-which draws from the softmax.  Because the noise of a token at a position depends on the seed alone, a seeded text is the
-same in any batch, with any chunking, and with drafts on or off.  The generator is a counter hash in integers (the
+which draws from the softmax.  Because the noise of a token at a position depends on the seed alone, a seeded text is
+the same in any batch, with any chunking, and with drafts on or off.  The generator is a counter hash in integers (the
 SplitMix64 finaliser, twice), so it does not depend on the version of any library.
 """
 

@@ -1,7 +1,7 @@
 """One request: what was asked, how to choose tokens, and what has come of it.
 
-The engine speaks ids.  What needs words comes in through two protocols made by whoever knows words: a `StopWatcher` that
-sees every token and says when to stop, and a `Constraint` that says which tokens may come next.
+The engine speaks ids.  What needs words comes in through two protocols made by whoever knows words: a `StopWatcher`
+that sees every token and says when to stop, and a `Constraint` that says which tokens may come next.
 """
 
 import enum
@@ -40,7 +40,7 @@ class Constraint(Protocol):
     """Restricts the tokens of one answer, for example to a grammar."""
 
     def allowed(self) -> Tensor:
-        """bool [vocab]: tokens that may come next."""
+        """Bool [vocab]: tokens that may come next."""
         ...
 
     def push(self, token_id: int) -> None:
@@ -52,8 +52,8 @@ class Constraint(Protocol):
 class SamplingParams:
     """How tokens are chosen.  Raises RequestError listing every value out of range.
 
-        SamplingParams(temperature=0)                      greedy, ties to the lowest id
-        SamplingParams(temperature=0.7, top_p=0.9, seed=1) the same text every time, in any batch
+    SamplingParams(temperature=0)                      greedy, ties to the lowest id
+    SamplingParams(temperature=0.7, top_p=0.9, seed=1) the same text every time, in any batch
     """
 
     max_tokens: int = 256

@@ -24,9 +24,7 @@ def sample_step(logits: Tensor, requests: Sequence[Request]) -> dict[int, Sample
 
     Raises ProtocolError when a row holds a NaN: no token is chosen from what is not a number.
     """
-    return {
-        request.request_id: sample(row, request) for row, request in zip(logits.unbind(), requests, strict=True)
-    }
+    return {request.request_id: sample(row, request) for row, request in zip(logits.unbind(), requests, strict=True)}
 
 
 def sample(logits: Tensor, request: Request) -> SampledToken:

@@ -41,7 +41,7 @@ class Kernels(Protocol):
     """Shown in the start-up report."""
 
     def scaled_linear(self, x: Tensor, weight: Quantized) -> Tensor:
-        """x [..., K] quantised FP8/32, times an FP8 or FP4 weight [N, K] -> [..., N]."""
+        """X [..., K] quantised FP8/32, times an FP8 or FP4 weight [N, K] -> [..., N]."""
         ...
 
     def scaled_linears(self, x: Tensor, weights: Sequence[Quantized]) -> list[Tensor]:
@@ -49,19 +49,19 @@ class Kernels(Protocol):
         ...
 
     def dequantized_linear(self, x: Tensor, weight: Quantized) -> Tensor:
-        """x [..., K] as it is, times the exact dequantised weight [N, K] -> [..., N]."""
+        """X [..., K] as it is, times the exact dequantised weight [N, K] -> [..., N]."""
         ...
 
     def linear(self, x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
-        """x [..., K] times a BF16 or FP32 weight [N, K], FP32 accumulation or better -> [..., N] in `out_dtype`."""
+        """X [..., K] times a BF16 or FP32 weight [N, K], FP32 accumulation or better -> [..., N] in `out_dtype`."""
         ...
 
     def grouped_linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [T, groups, K] times weight [groups, N, K], group by group -> [T, groups, N]."""
+        """X [T, groups, K] times weight [groups, N, K], group by group -> [T, groups, N]."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x [..., d] over the root of its mean square, times weight [d]."""
+        """X [..., d] over the root of its mean square, times weight [d]."""
         ...
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Tensor:
@@ -109,11 +109,11 @@ class Kernels(Protocol):
         ...
 
     def inside_blocks(self, candidates: Tensor, num_rows: int, block_size: int) -> Tensor:
-        """bool [T, num_rows]: rows that lie in the candidate blocks."""
+        """Bool [T, num_rows]: rows that lie in the candidate blocks."""
         ...
 
     def route(self, logits: Tensor, bias: Tensor, topk: int, route_scale: float) -> tuple[Tensor, Tensor]:
-        """ids int64 [T, k] ascending and weights FP32 [T, k] from FP32 logits [T, E]."""
+        """Ids int64 [T, k] ascending and weights FP32 [T, k] from FP32 logits [T, E]."""
         ...
 
     def experts(

@@ -94,7 +94,8 @@ class Attention(nn.Module):
         owner = self._spec.layer_id
         latent = compressor(x, step.view, owner)
         angles = self._rope.angles(step.view.closed_groups(compressor.ratio).positions, compressor.ratio)
-        assert self.indexer is not None and self.indexer.key is not None, "an owner scores its own plane"
+        assert self.indexer is not None, "an owner scores its own plane"
+        assert self.indexer.key is not None, "an owner makes its own keys"
         key = self.indexer.key(latent, angles)
         step.view.append_index(owner, key)
         main = self._round.main(self._kernels.rotate(latent, *angles))
@@ -108,7 +109,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Appends each query's selected rows behind its window rows: (rows, index, counts) of one list per query.
 
-            [window 0 .. c-1 | selected 0 .. s-1 | unused ...]      c, s differ from query to query
+        [window 0 .. c-1 | selected 0 .. s-1 | unused ...]      c, s differ from query to query
         """
         width = selection.width
         if width == 0:

@@ -49,6 +49,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(layers)
+        self._blocks = tuple(layers)
         self.norm = norm
         self.head = head
         self._rope = rope
@@ -68,7 +69,7 @@ class Backbone(nn.Module):
         pre_mix = torch.zeros(x.shape[:2])
         pre_mix[:, 0] = 1.0
         selections, taps = Selections(), []
-        for layer_id, block in enumerate(self.layers):
+        for layer_id, block in enumerate(self._blocks):
             x = block.add_engram(x, step)
             if layer_id in self._tap_layer_ids:
                 taps.append(x.double().mean(1).float().to(x.dtype))

@@ -1,8 +1,8 @@
 """From an opened checkpoint to modules: which tensor goes where.
 
-The names here are the checkpoint's own; what the checkpoint holds is `checkpoint.schema`'s business, and that nothing is
-missing or left over was checked when it was opened.  Weights stay in their stored format and are only looked at when a
-forward needs them.
+The names here are the checkpoint's own; what the checkpoint holds is `checkpoint.schema`'s business, and that nothing
+is missing or left over was checked when it was opened.  Weights stay in their stored format and are only looked at when
+a forward needs them.
 """
 
 import torch
@@ -20,7 +20,7 @@ from flash41.model.block import Block
 from flash41.model.compressor import Compressor
 from flash41.model.drafter import TapProjection
 from flash41.model.engram_gate import EngramGate
-from flash41.model.indexer import IndexKey, Indexer
+from flash41.model.indexer import Indexer, IndexKey
 from flash41.model.linear import GroupedOutput, Linear, RMSNorm, ScaledLinear
 from flash41.model.mhc import HyperConnection
 from flash41.model.moe import MoE

@@ -1,7 +1,7 @@
 """One sub-layer's hyper-connection: its parameters and the coefficients they predict.
 
-What is delayed is only `pre`: a sub-layer's input is collapsed with the `pre` predicted by the sub-layer before it, while
-`post` and `comb` belong to the sub-layer that predicted them.  spec: mhc.md.
+What is delayed is only `pre`: a sub-layer's input is collapsed with the `pre` predicted by the sub-layer before it,
+while `post` and `comb` belong to the sub-layer that predicted them.  spec: mhc.md.
 """
 
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class HyperConnection(nn.Module):
         self._kernels = kernels
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """pre [T, S], post [T, S] and comb [T, source, destination] from the streams x [T, S, D]."""
+        """Pre [T, S], post [T, S] and comb [T, source, destination] from the streams x [T, S, D]."""
         return self._kernels.mhc_mixes(
             x, self.fn, self.base, self.scale, self._iterations, self._hc_eps, self._norm_eps
         )

@@ -3,7 +3,8 @@
     ratio 0       f_i = theta^(-2i/r)
     ratio 1, 2    u_i = compress_theta^(-2i/r);   f_i = u_i (1 - ramp_i) + (u_i / factor) ramp_i           (YaRN)
                   ramp_i = clamp((i - low) / (high - low), 0, 1)
-                  low, high = floor, ceil of  r ln(original / (2 pi n)) / (2 ln compress_theta),  n = beta_fast, beta_slow
+                  low, high = floor, ceil of  r ln(original / (2 pi n)) / (2 ln compress_theta),  n = beta_fast,
+                  beta_slow
 
 YaRN depends on no length, has no magnitude factor and leaves the softmax scale alone.  An angle is the FP32 product of
 an FP32 position and an FP32 frequency, rounded before cosine and sine.  spec: attention.md section 4.
@@ -49,7 +50,7 @@ class Rope(nn.Module):
         self.compressed_frequencies = torch.tensor(yarn_frequencies(config), dtype=torch.float32)
 
     def angles(self, positions: Tensor, ratio: int) -> Angles:
-        """cos and sin FP32 [n, r/2] of int64 positions [n] with the table of layers of `ratio`."""
+        """Cos and sin FP32 [n, r/2] of int64 positions [n] with the table of layers of `ratio`."""
         table = self.window_frequencies if ratio == 0 else self.compressed_frequencies
         angle = (positions.float().unsqueeze(1) * table).double()
         return angle.cos().float(), angle.sin().float()

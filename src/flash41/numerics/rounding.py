@@ -67,8 +67,9 @@ def power_of_two_scale(t: Tensor) -> Tensor:
 def nearest_e4m3(x: Tensor) -> Tensor:
     """FP32 values of the codes `encode_e4m3` gives, without the detour over codes; NaN stays NaN.
 
-    A number in [2^e, 2^(e+1)) is rounded to multiples of q = 2^(e-3) by adding and subtracting 1.5 * 2^23 * q: there the
-    spacing of FP32 numbers is q, and FP32 addition rounds to nearest, ties to even.  Below 2^-6 the step stays 2^-9.
+    A number in [2^e, 2^(e+1)) is rounded to multiples of q = 2^(e-3) by adding and subtracting 1.5 * 2^23 * q: there
+    the spacing of FP32 numbers is q, and FP32 addition rounds to nearest, ties to even.  Below 2^-6 the step stays
+    2^-9.
     """
     exponent = (x.view(torch.int32) & _INFINITY_BITS).clamp_(min=_E4M3_SMALLEST_NORMAL_BITS)
     magic = exponent.add_(_ROUNDING_SHIFT).view(torch.float32)

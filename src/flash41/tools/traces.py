@@ -1,8 +1,8 @@
 """Runs token ids through the model and keeps every named intermediate result.
 
-The points carry the names of the golden manifest (``embed``, ``L2.index.selected``, ``final.norm`` ...), so that a trace
-can be laid beside any other engine's, point by point.  With several chunks the rows are joined in order; what grows with
-the context (``index.scores``, ``index.candidates``) is padded at the end with "not visible" (-inf, -1).
+The points carry the names of the golden manifest (``embed``, ``L2.index.selected``, ``final.norm`` ...), so that a
+trace can be laid beside any other engine's, point by point.  With several chunks the rows are joined in order; what
+grows with the context (``index.scores``, ``index.candidates``) is padded at the end with "not visible" (-inf, -1).
 
     ids, rows, selections, candidates     int32 (Engram rows int64 where they need it)
     everything else                       float32
@@ -72,7 +72,8 @@ def split(length: int, chunks: Sequence[int] | None) -> list[int]:
         return [length]
     if any(chunk <= 0 for chunk in chunks):
         raise RequestError(complaint("chunks", list(chunks), "lengths of at least 1"))
-    lengths, left = [], length
+    lengths: list[int] = []
+    left = length
     while left:
         lengths.append(min(left, chunks[min(len(lengths), len(chunks) - 1)]))
         left -= lengths[-1]

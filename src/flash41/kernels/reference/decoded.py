@@ -58,7 +58,7 @@ class DecodedWeights:
         yield from (part.double().mT for part in weight.split(step, dim=-2))
 
     def _keep(self, kind: str, sources: tuple[Quantized | Tensor, ...], decode: Callable[[], Tensor]) -> Tensor:
-        key = (kind, *(id(source) for source in sources))
+        key: Key = (kind, *(id(source) for source in sources))
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key][1]

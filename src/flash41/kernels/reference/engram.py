@@ -29,6 +29,6 @@ def engram_gate(x: Tensor, key: Tensor, q_weight: Tensor, k_weight: Tensor, eps:
 
 
 def engram_apply(x: Tensor, gate: Tensor, value: Tensor) -> Tensor:
-    """x [T, S, D] + gate [T, S] * value [T, D], FP32, stored in x's dtype; a gate of 0 changes no bit."""
+    """X [T, S, D] + gate [T, S] * value [T, D], FP32, stored in x's dtype; a gate of 0 changes no bit."""
     mixed = x.float() + gate.unsqueeze(-1) * value.float().unsqueeze(1)
     return torch.where((gate == 0).unsqueeze(-1), x, mixed.to(x.dtype))

@@ -5,8 +5,8 @@
     a = silu(G) * U * weight                 FP32; the shared expert's weight is 1
     out = w2 store(a)
 
-The work is done in three sweeps, gate and up, activation, down, over "visits": a visit is one row at one expert, and the
-visits of an expert lie together, so that its bytes are read once.  spec: moe.md sections 2 and 3.
+The work is done in three sweeps, gate and up, activation, down, over "visits": a visit is one row at one expert, and
+the visits of an expert lie together, so that its bytes are read once.  spec: moe.md sections 2 and 3.
 """
 
 from dataclasses import dataclass

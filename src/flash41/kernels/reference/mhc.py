@@ -61,7 +61,7 @@ def sinkhorn(logits: Tensor, iterations: int, hc_eps: float) -> Tensor:
 
 
 def mhc_collapse(x: Tensor, pre: Tensor) -> Tensor:
-    """u [T, D] = sum_j pre_j x_j, FP32 sum, stored in x's dtype."""
+    """U [T, D] = sum_j pre_j x_j, FP32 sum, stored in x's dtype."""
     return torch.bmm(pre.double().unsqueeze(1), x.double()).squeeze(1).float().to(x.dtype)
 
 

@@ -21,7 +21,7 @@ def router_scores(logits: Tensor) -> Tensor:
 
 
 def route(logits: Tensor, bias: Tensor, topk: int, route_scale: float) -> tuple[Tensor, Tensor]:
-    """ids int64 [T, topk] ascending and weights FP32 [T, topk]; bias FP32 [experts] or, per token, [T, experts]."""
+    """Ids int64 [T, topk] ascending and weights FP32 [T, topk]; bias FP32 [experts] or, per token, [T, experts]."""
     scores = router_scores(logits)
     order = (scores + bias).sort(dim=-1, descending=True, stable=True).indices
     ids = order[:, :topk].sort(-1).values

@@ -1,0 +1,48 @@
+"""Options that several commands share, declared once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    Path | None,
+    typer.Option("--model", metavar="DIR", help="Checkpoint directory. [default: the embedded small checkpoint]"),
+]
+Profile = Annotated[
+    str,
+    typer.Option("--profile", help="Numerical profile: vendor (the released model), atom, fp32 or demo."),
+]
+KvCacheDtype = Annotated[
+    str | None,
+    typer.Option("--kv-cache-dtype", help="Storage of latent rows: bf16 or fp4. [default: the profile's]"),
+]
+IndexCacheDtype = Annotated[
+    str | None,
+    typer.Option("--index-cache-dtype", help="Storage of index keys: fp4, bf16 or fp8. [default: the profile's]"),
+]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option("--max-model-len", help="Longest request in tokens, prompt and answer. [default: 8192]"),
+]
+MaxNumBatchedTokens = Annotated[
+    int,
+    typer.Option("--max-num-batched-tokens", help="Rows of one forward; a longer prompt is read in chunks."),
+]
+Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads. [default: torch's choice]")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing target.")]
+
+
+def integers(text: str, option: str) -> list[int]:
+    """The numbers of ``1,2,3``; a usage error names the option and the part that is no number."""
+    numbers = []
+    for part in text.replace(" ", ",").split(","):
+        if not part:
+            continue
+        if not part.lstrip("-").isdigit():
+            raise typer.BadParameter(f"got {part!r}, expected integers separated by commas", param_hint=option)
+        numbers.append(int(part))
+    if not numbers:
+        raise typer.BadParameter(f"got {text!r}, expected at least one integer", param_hint=option)
+    return numbers

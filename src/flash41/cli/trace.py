@@ -1,0 +1,52 @@
+"""`flash41 trace`: every intermediate result of a forward, under the names other engines can be compared by."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flash41.cli import options
+
+
+def trace(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint directory.")],
+    token_ids: Annotated[str, typer.Option("--token-ids", metavar="1,2,3", help="The ids to run.")],
+    out: Annotated[Path, typer.Option("--out", metavar="F.npz", help="File to write.")],
+    chunks: Annotated[
+        str | None,
+        typer.Option("--chunks", metavar="5,1,7", help="Lengths of the forwards; the last one repeats. [default: one]"),
+    ] = None,
+    profile: options.Profile = "vendor",
+    kv_cache_dtype: options.KvCacheDtype = None,
+    index_cache_dtype: options.IndexCacheDtype = None,
+    points: Annotated[
+        list[str] | None,
+        typer.Option("--points", metavar="GLOB", help="Keep matching points only, e.g. 'L2.*'; may be repeated."),
+    ] = None,
+    backend: options.Backend = "auto",
+    threads: options.Threads = None,
+    force: options.Force = False,
+) -> None:
+    """Run token ids and save `logits` and every named intermediate result as `trace/<point>`."""
+    ids = options.integers(token_ids, "--token-ids")
+    lengths = None if chunks is None else options.integers(chunks, "--chunks")
+    from flash41.tools.tracing import TraceWish, save_trace
+
+    wish = TraceWish(
+        ids=ids,
+        chunks=lengths,
+        points=tuple(points or ("*",)),
+        profile=profile,
+        kv_cache_dtype=kv_cache_dtype,
+        index_cache_dtype=index_cache_dtype,
+        backend=backend,
+        threads=threads,
+    )
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("tokens", total=len(ids))
+        count = save_trace(directory, wish, out, force, lambda done, _: bar.update(task, completed=done))
+    typer.echo(f"{out}: logits of {len(ids)} tokens and {count} trace points")

@@ -1,0 +1,29 @@
+"""Options as people write them, turned into a `RunWish`."""
+
+from dataclasses import replace
+from typing import TypeVar
+
+from flash41.config.run import PoolDtype, Profile, RunWish
+from flash41.errors import ConfigError, complaint
+
+Choice = TypeVar("Choice", Profile, PoolDtype)
+
+
+def named_wish(
+    wish: RunWish, *, profile: str, kv_cache_dtype: str | None = None, index_cache_dtype: str | None = None
+) -> RunWish:
+    """`wish` with the profile and pools of these names; None leaves a pool to the profile.
+
+    Raises ConfigError naming the option, the value and the values there are.
+    """
+    main = None if kv_cache_dtype is None else _member(PoolDtype, "kv_cache_dtype", kv_cache_dtype)
+    index = None if index_cache_dtype is None else _member(PoolDtype, "index_cache_dtype", index_cache_dtype)
+    chosen = _member(Profile, "profile", profile)
+    return replace(wish, profile=chosen, kv_cache_dtype=main, index_cache_dtype=index)
+
+
+def _member(kind: type[Choice], name: str, value: str) -> Choice:
+    for member in kind:
+        if member.value == value:
+            return member
+    raise ConfigError(complaint(name, value, f"one of {', '.join(member.value for member in kind)}"))

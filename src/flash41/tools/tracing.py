@@ -1,0 +1,73 @@
+"""From a directory and a wish to a trace file: opening, running, saving, with every refusal before weights are read."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from flash41.config.huggingface import read_config
+from flash41.config.names import named_wish
+from flash41.config.run import RunWish
+from flash41.config.run_rules import check
+from flash41.engine.load import load_model
+from flash41.errors import CapacityError, RequestError, complaint
+from flash41.kernels.select import select_kernels
+from flash41.tools.traces import Progress, trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceWish:
+    """What to run and what to keep; names as on the command line."""
+
+    ids: Sequence[int]
+    chunks: Sequence[int] | None = None
+    points: Sequence[str] = ("*",)
+    profile: str = "vendor"
+    kv_cache_dtype: str | None = None
+    index_cache_dtype: str | None = None
+    backend: str = "auto"
+    threads: int | None = None
+
+
+def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progress: Progress | None = None) -> int:
+    """Writes the trace of `wish` to `out` and returns its number of points.
+
+    Raises CapacityError for an existing target without `force`, and whatever opening or running refuses.
+    """
+    if out.suffix != ".npz":
+        raise RequestError(complaint("output file", str(out), "a name that ends in .npz"))
+    if out.exists() and not force:
+        raise CapacityError(complaint("output file", str(out), "a name that does not exist yet", "or use --force"))
+    if not out.absolute().parent.is_dir():
+        raise RequestError(complaint("output folder", str(out.absolute().parent), "an existing folder"))
+    config = read_config(directory)
+    outside = [token for token in wish.ids if not 0 <= token < config.vocab_size]
+    if outside:
+        raise RequestError(complaint("token ids", outside[:8], f"integers from 0 to {config.vocab_size - 1}"))
+    run = named_wish(
+        RunWish(backend=wish.backend, threads=wish.threads),
+        profile=wish.profile,
+        kv_cache_dtype=wish.kv_cache_dtype,
+        index_cache_dtype=wish.index_cache_dtype,
+    )
+    check(run, config)
+    if wish.threads is not None:
+        torch.set_num_threads(wish.threads)
+    model = load_model(directory, run.profile, run.pool, select_kernels(wish.backend), drafts=True)
+    arrays = trace(model, wish.ids, wish.chunks, wish.points, progress)
+    _write(out, arrays)
+    return len(arrays) - 1
+
+
+def _write(out: Path, arrays: dict[str, np.ndarray]) -> None:
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        os.replace(partial, out)
+    finally:
+        partial.unlink(missing_ok=True)

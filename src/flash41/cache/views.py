@@ -1,6 +1,6 @@
 """What the layers of one batch may read and append, and the two protocols a store implements.
 
-A batch is a list of spans, each the next rows of one request.  Rows of the forward are numbered 0, 1, ... through all
+A batch is a list of spans, each the next rows of one request.  Rows of the forward are numbered from span to span.
 spans. A store hands out one `BatchView` per batch; the model asks it for a layer's window, for an owner's plane and for
 an owner's open group, and never learns where a row lies.  Writing order inside a layer (spec: cache.md section 6):
 

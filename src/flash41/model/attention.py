@@ -14,10 +14,11 @@ are shared.  spec: attention.md sections 3, 5, 8 and 9.
 import torch
 from torch import Tensor, nn
 
+from flash41.cache.views import WindowRows
 from flash41.config.architecture import AttentionConfig
 from flash41.config.topology import LayerSpec
 from flash41.kernels.interface import Kernels
-from flash41.model.batch import Selection, Selections, Step
+from flash41.model.batch import RowLists, Selection, Selections, Step
 from flash41.model.compressor import Compressor
 from flash41.model.indexer import Indexer
 from flash41.model.linear import GroupedOutput, RMSNorm, ScaledLinear
@@ -78,14 +79,10 @@ class Attention(nn.Module):
         if self.compressor is not None:
             self._write_plane(x, self.compressor, step)
         if self.indexer is not None:
-            selections.by_owner[self._spec.layer_id] = self.indexer(x, index_heads, step, selections)
-        if self._spec.topk_owner is None:
-            rows, index, counts = window.rows, window.index, window.counts
-        else:
-            selection = selections.by_owner[self._spec.topk_owner]
-            rows, index, counts = self._join(window.rows, window.index, window.counts, selection, step)
+            self._score(self.indexer, x, index_heads, window, step, selections)
+        rows, lists = self._rows(window, step, selections)
         scale = self._config.head_dim**-0.5
-        o = self._kernels.sparse_attention(q, rows, index, counts, self.attn_sink, scale)
+        o = self._kernels.sparse_attention(q, rows, lists.index, lists.counts, self.attn_sink, scale)
         o = self._kernels.rotate(o, *angles, inverse=True)
         return self.wo_b(self.wo_a(o.reshape(o.shape[0], self._config.o_groups, -1)))  # type: ignore[no-any-return]
 
@@ -104,21 +101,38 @@ class Attention(nn.Module):
         step.probe(f"{self._name}.index.key", as_tensor(key, x.dtype))
         step.probe(f"{self._name}.attn.main_row", as_tensor(main, x.dtype))
 
-    def _join(
-        self, window: Tensor, index: Tensor, counts: Tensor, selection: Selection, step: Step
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Appends each query's selected rows behind its window rows: (rows, index, counts) of one list per query.
+    def _score(
+        self, indexer: Indexer, x: Tensor, heads: Tensor | None, window: WindowRows, step: Step, selections: Selections
+    ) -> None:
+        """Chooses rows for this layer and all that reuse its choice in this forward."""
+        assert heads is not None, "a scorer projects its index heads beside its query"
+        layer_id = self._spec.layer_id
+        selection = indexer(x, heads, step, selections)
+        selections.by_owner[layer_id] = selection
+        selections.lists[layer_id] = join(window, selection)
 
-        [window 0 .. c-1 | selected 0 .. s-1 | unused ...]      c, s differ from query to query
-        """
-        width = selection.width
-        if width == 0:
-            return window, index, counts
-        assert self._spec.kv_owner is not None
-        chosen = step.view.read_main(self._spec.kv_owner, selection.rows[:, :width])
-        num_rows = len(counts)
-        rows = torch.cat((window, chosen.flatten(0, 1)))
-        slot = torch.arange(index.shape[1] + width) - counts.unsqueeze(1)
-        numbers = window.shape[0] + torch.arange(num_rows).unsqueeze(1) * width + slot.clamp(min=0, max=width - 1)
-        padded = torch.nn.functional.pad(index, (0, width))
-        return rows, torch.where(slot < 0, padded, numbers), counts + selection.counts
+    def _rows(self, window: WindowRows, step: Step, selections: Selections) -> tuple[Tensor, RowLists]:
+        """The stack of rows this layer reads, and each query's list into it."""
+        owner, topk_owner = self._spec.kv_owner, self._spec.topk_owner
+        if owner is None or topk_owner is None:
+            return window.rows, RowLists(index=window.index, counts=window.counts)
+        selection = selections.by_owner[topk_owner]
+        if selection.width == 0:
+            return window.rows, selections.lists[topk_owner]
+        chosen = step.view.read_main(owner, selection.rows[:, : selection.width])
+        return torch.cat((window.rows, chosen.flatten(0, 1))), selections.lists[topk_owner]
+
+
+def join(window: WindowRows, selection: Selection) -> RowLists:
+    """Lists of window rows with the selected rows appended.
+
+    [window 0 .. c-1 | selected 0 .. s-1 | unused ...]      c, s differ from query to query
+    """
+    width, counts = selection.width, window.counts
+    if width == 0:
+        return RowLists(index=window.index, counts=counts)
+    slot = torch.arange(window.index.shape[1] + width) - counts.unsqueeze(1)
+    first = window.rows.shape[0] + torch.arange(len(counts)).unsqueeze(1) * width
+    padded = torch.nn.functional.pad(window.index, (0, width))
+    index = torch.where(slot < 0, padded, first + slot.clamp(min=0, max=width - 1))
+    return RowLists(index=index, counts=counts + selection.counts)

@@ -91,11 +91,27 @@ class Selection:
     """int64 [T]: rows of each query."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLists:
+    """Which rows each query attends to: its window, then its selection, as numbers into one stack of rows.
+
+    The stack is the layer's window rows followed by `width` chosen rows of every query.  Layers that share a selection
+    share the lists, since all layers of a forward see windows of the same shape.
+    """
+
+    index: Tensor
+    """int64 [T, n], filled from the left."""
+    counts: Tensor
+    """int64 [T]: how many are real."""
+
+
 @dataclass(slots=True)
 class Selections:
     """What scorers leave to later layers of the same forward."""
 
     by_owner: dict[int, Selection] = field(default_factory=dict)
     """Selection of each scorer, by layer id."""
+    lists: dict[int, RowLists] = field(default_factory=dict)
+    """Row lists of each selection, by the same layer id."""
     candidates: Tensor | None = None
     """int64 [T, n]: blocks kept by the candidate source, ascending, -1 tail."""

@@ -22,16 +22,18 @@ from flash41.errors import ProtocolError, complaint
 def sample_step(logits: Tensor, requests: Sequence[Request]) -> dict[int, SampledToken]:
     """The next token of each request from FP32 logits [n, vocab], by request id.
 
-    Raises ProtocolError when a row holds a NaN: no token is chosen from what is not a number.
+    Raises ProtocolError naming the row when it holds NaN or +inf, or when no token is possible: nothing is chosen from
+    what is not a number.
     """
     return {request.request_id: sample(row, request) for row, request in zip(logits.unbind(), requests, strict=True)}
 
 
 def sample(logits: Tensor, request: Request) -> SampledToken:
     """The next token of one request from FP32 logits [vocab]."""
-    if bool(logits.isnan().any()):
+    if not bool((logits < torch.inf).all()):
         thing = f"request {request.request_id}: logits at position {_position(request)}"
-        raise ProtocolError(complaint(thing, "NaN", "numbers", "the forward is broken; trace it with `flash41 trace`"))
+        remedy = "the forward is broken; trace it with `flash41 trace`"
+        raise ProtocolError(complaint(thing, "NaN or infinity", "finite numbers", remedy))
     token_id = _choose(processed(logits, request), request)
     if request.constraint is not None:
         request.constraint.push(token_id)
@@ -70,15 +72,19 @@ def _penalised(scores: Tensor, request: Request) -> Tensor:
         scores = scores.index_copy(0, seen, torch.where(kept > 0, kept / factor, kept * factor))
     if request.output_ids and (params.presence_penalty or params.frequency_penalty):
         counts = torch.bincount(torch.tensor(request.output_ids), minlength=size).double()
-        scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+        scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0).double()
     return scores
 
 
 def _choose(scores: Tensor, request: Request) -> int:
-    params = request.params
+    params, largest = request.params, scores.max()
+    if largest == -torch.inf:
+        thing = f"request {request.request_id}: tokens possible at position {_position(request)}"
+        raise ProtocolError(complaint(thing, 0, "at least one", "the constraint allows nothing"))
     if params.temperature == 0:
         return int(scores.argmax())  # the first of equal maxima
-    kept = kept_tokens(scores / params.temperature, params)
+    # Shifted first: no temperature, however small, pushes the largest score out of range.
+    kept = kept_tokens((scores - largest) / params.temperature, params)
     noise = torch.from_numpy(gumbel(request.seed, _position(request), len(scores)))
     return int((kept + noise).argmax())
 

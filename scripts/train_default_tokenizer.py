@@ -2,7 +2,7 @@
 
     python scripts/train_default_tokenizer.py OUTPUT_DIRECTORY
 
-The files under src/flash41/tools/data/default-tokenizer were written by this script once and are shipped as they are;
+The files under src/flash41/checkpoint/data/default were written by this script once and are shipped as they are;
 a test runs it again and compares.  The corpus is generated here from a fixed seed: prose, numbers, code, accents, CJK,
 and the fixed texts that the official codec puts into prompts, so that a rendered prompt costs few ids.
 

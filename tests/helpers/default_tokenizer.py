@@ -2,5 +2,5 @@
 
 from pathlib import Path
 
-DEFAULT_TOKENIZER = Path(__file__).resolve().parents[2] / "src" / "flash41" / "tools" / "data" / "default-tokenizer"
+DEFAULT_TOKENIZER = Path(__file__).resolve().parents[2] / "src" / "flash41" / "checkpoint" / "data" / "default"
 DEFAULT_IMAGE_ID = 1015

@@ -53,10 +53,12 @@ def sinkhorn(logits: Tensor, iterations: int, hc_eps: float) -> Tensor:
     operations cost a fraction of torch's.
     """
     comb = (logits.double().softmax(-1) + hc_eps).numpy()
-    comb /= np.add.reduce(comb, axis=-2, keepdims=True) + hc_eps
+    # Products with a matrix of ones are row and column sums that already have the shape to divide by.
+    ones = np.ones(comb.shape[-2:])
+    comb /= ones @ comb + hc_eps
     for _ in range(iterations - 1):
-        comb /= np.add.reduce(comb, axis=-1, keepdims=True) + hc_eps
-        comb /= np.add.reduce(comb, axis=-2, keepdims=True) + hc_eps
+        comb /= comb @ ones + hc_eps
+        comb /= ones @ comb + hc_eps
     return torch.from_numpy(comb).float()
 
 

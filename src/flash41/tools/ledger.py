@@ -13,7 +13,7 @@ from typing import TypeVar
 from flash41.checkpoint.schema import schema
 from flash41.checkpoint.stored import Layout, Scope, StoredDtype, Subsystem, TensorSpec
 from flash41.config.architecture import ModelConfig
-from flash41.tools.ledger_rows import ENGRAM, Row, manifest, owner, share
+from flash41.tools.ledger_rows import ENGRAM, Row, Storage, manifest, owner, share, storage
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -94,6 +94,8 @@ class Ledger:
     """Stored elements, scales included."""
     bytes_by_dtype: Mapping[StoredDtype, int]
     """Bytes on disk by format."""
+    storage: Mapping[Storage, Amount]
+    """By the way weights lie on disk."""
     owners: Mapping[str, Amount]
     """backbone, engram_tables, dspark, vision."""
     shares: Mapping[str, int]
@@ -125,19 +127,23 @@ def ledger(config: ModelConfig) -> Ledger:
     """The ledger of a model."""
     specs = list(schema(config).values())
     boundary = encoder_layers(config)
-    amounts = _grouped(specs, _row)
+    counts = _counted(specs)
+    amounts = _grouped(counts, _row)
     layers: dict[int, list[TensorSpec]] = {layer_id: [] for layer_id in range(config.num_layers)}
     for spec in specs:
         if spec.scope is Scope.BACKBONE and spec.block_id is not None:
             layers[spec.block_id].append(spec)
-    encoder = _grouped((spec for layer_id in range(boundary) for spec in layers[layer_id]), _row)
-    decoder = _grouped((spec for layer_id in range(boundary, config.num_layers) for spec in layers[layer_id]), _row)
-    by_dtype = _grouped(specs, lambda layout: layout.dtype)
+    encoder = _grouped(_counted(spec for layer_id in range(boundary) for spec in layers[layer_id]), _row)
+    decoder = _grouped(
+        _counted(spec for layer_id in range(boundary, config.num_layers) for spec in layers[layer_id]), _row
+    )
+    by_dtype = _grouped(counts, lambda layout: layout.dtype)
     return Ledger(
         amounts=amounts,
         total=_sum(amounts.values()),
         num_elements=sum(amount.num_bytes // dtype.element_bytes for dtype, amount in by_dtype.items()),
         bytes_by_dtype={dtype: amount.num_bytes for dtype, amount in by_dtype.items()},
+        storage=_grouped(counts, storage),
         owners=_merged(amounts, owner),
         shares={row: amount.num_parameters for row, amount in _merged(amounts, share).items()},
         manifest=_merged(amounts, manifest),
@@ -166,19 +172,20 @@ def _without_engram(amounts: Mapping[Row, Amount]) -> Amount:
     return _sum(amount for (_, subsystem), amount in amounts.items() if subsystem not in ENGRAM)
 
 
-def _grouped(specs: Iterable[TensorSpec], key: Callable[[Layout], Key]) -> dict[Key, Amount]:
-    """Amounts by key; counts tensors per layout first, as layouts are few and tensors many."""
-    layouts: dict[int, Layout] = {}
-    counts: Counter[int] = Counter()
-    for spec in specs:
-        layouts[id(spec.layout)] = spec.layout
-        counts[id(spec.layout)] += 1
+def _counted(specs: Iterable[TensorSpec]) -> list[tuple[Layout, int]]:
+    """Layouts and the tensors of each, as layouts are few and tensors many."""
+    layouts = [spec.layout for spec in specs]
+    by_identity = {id(layout): layout for layout in layouts}
+    return [(by_identity[identity], count) for identity, count in Counter(map(id, layouts)).items()]
+
+
+def _grouped(counts: Iterable[tuple[Layout, int]], key: Callable[[Layout], Key]) -> dict[Key, Amount]:
     result: dict[Key, Amount] = {}
-    for identity, layout in layouts.items():
+    for layout, count in counts:
         amount = Amount(
-            num_tensors=counts[identity],
-            num_parameters=counts[identity] * layout.num_parameters,
-            num_bytes=counts[identity] * layout.num_bytes,
+            num_tensors=count,
+            num_parameters=count * layout.num_parameters,
+            num_bytes=count * layout.num_bytes,
         )
         result[key(layout)] = result.get(key(layout), Amount()) + amount
     return result

@@ -3,11 +3,14 @@
     owner      backbone, engram_tables, dspark, vision
     share      rows of the published share table; `outside` is what that table leaves out
     manifest   subsystems as loaders report them
+    storage    how weights lie on disk, a scale counted with the codes it scales
 
-spec: checkpoint.md section 5.
+spec: checkpoint.md section 5, number-formats.md section 7.
 """
 
-from flash41.checkpoint.stored import Scope, Subsystem
+import enum
+
+from flash41.checkpoint.stored import Layout, Scope, StoredDtype, Subsystem
 
 Row = tuple[Scope, Subsystem]
 """The finest row: what a tensor is for, and in which part of the model."""
@@ -49,6 +52,19 @@ BACKBONE_MANIFEST = {
 DRAFT_MANIFEST = {Subsystem.ROUTED: "mtp experts", Subsystem.GATE: "mtp router", Subsystem.SHARED: "mtp shared"}
 
 
+class Storage(enum.Enum):
+    """How a weight lies on disk, scales included.  spec: number-formats.md section 7."""
+
+    FP4_EXPERTS = "fp4_experts"
+    """E2M1 codes, two to a byte, one E8M0 scale per 32 channels of a row."""
+    FP8_DENSE = "fp8_dense"
+    """E4M3 codes, one E8M0 scale per 32 x 32 tile."""
+    FP8_ROWS = "fp8_rows"
+    """E4M3 codes of Engram tables, one E8M0 scale per 32 channels of a row."""
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
 def owner(row: Row) -> str:
     """Who needs the bytes."""
     scope, subsystem = row
@@ -75,3 +91,14 @@ def manifest(row: Row) -> str:
     if scope is Scope.DRAFT:
         return DRAFT_MANIFEST.get(subsystem, "mtp rest")
     return BACKBONE_MANIFEST[subsystem]
+
+
+def storage(layout: Layout) -> Storage:
+    """Storage of a tensor; a scale has that of its codes, which its subsystem tells."""
+    if layout.dtype is StoredDtype.BF16:
+        return Storage.BF16
+    if layout.dtype is StoredDtype.F32:
+        return Storage.FP32
+    if layout.subsystem is Subsystem.ROUTED:
+        return Storage.FP4_EXPERTS
+    return Storage.FP8_ROWS if layout.subsystem is Subsystem.ENGRAM_TABLE else Storage.FP8_DENSE

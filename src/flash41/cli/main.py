@@ -1,0 +1,87 @@
+"""The command `flash41`: one sub-command per file of this folder.
+
+What a user, a file or a request can cause ends as one line on standard error and exit status 1; wrong usage ends with
+status 2, Ctrl-C with 130, a reader that went away with 1, and none of them with a traceback.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from flash41.cli.common import print_error
+from flash41.cli.doctor import doctor
+from flash41.cli.generate import generate
+from flash41.cli.inspect import inspect
+from flash41.cli.make_checkpoint import make_checkpoint
+from flash41.cli.make_tiny import make_tiny
+from flash41.cli.trace import trace
+from flash41.errors import Flash41Error
+from flash41.version import __version__
+
+FAILURE = 1
+INTERRUPTED = 130
+EPILOG = "Every command explains itself: flash41 COMMAND --help."
+
+
+def main() -> None:
+    """Runs the command line of this process and exits with its status."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Exit status of one command line."""
+    status = _status(arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the pipe has gone; without this the interpreter would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+    return status
+
+
+def _status(arguments: Sequence[str]) -> int:
+    try:
+        typer.main.get_command(build_app()).main(args=list(arguments), prog_name="flash41")
+    except SystemExit as exit_request:  # how typer ends, with a status or None
+        return exit_request.code if isinstance(exit_request.code, int) else 0
+    except Flash41Error as error:
+        print_error(str(error))
+        return FAILURE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def build_app() -> typer.Typer:
+    """All commands, in the order of the help text."""
+    # Plain help: it is readable in any width and costs half of what drawn boxes cost to start.
+    app = typer.Typer(
+        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=EPILOG
+    )
+    app.callback()(_root)
+    app.command("generate", short_help="Answer one prompt.")(generate)
+    app.command("inspect", short_help="Show a model's layers and sizes.")(inspect)
+    app.command("doctor", short_help="Find every fault of a checkpoint.")(doctor)
+    app.command("trace", short_help="Save every intermediate result of a run.")(trace)
+    app.command("make-tiny", short_help="Write a small random checkpoint.")(make_tiny)
+    app.command("make-checkpoint", short_help="Write a full-size checkpoint of holes.")(make_checkpoint)
+    return app
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"flash41 {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Run and examine DeepSeek-V4.1-Flash checkpoints, or a small random stand-in that comes with the package."""

@@ -40,8 +40,8 @@ class Recorder:
     pieces: dict[str, list[Array]] = field(default_factory=dict)
 
     def __call__(self, point: str, value: Tensor) -> None:
-        """Appends one chunk's rows of a point."""
-        if any(fnmatchcase(point, pattern) for pattern in self.patterns):
+        """Appends one chunk's rows of a point; a chunk that closes no group has none."""
+        if len(value) and any(fnmatchcase(point, pattern) for pattern in self.patterns):
             self.pieces.setdefault(point, []).append(_array(value))
 
     def joined(self) -> dict[str, Array]:

@@ -1,0 +1,47 @@
+"""What several folders of tests share: models that are opened once, and traces of the golden prompts."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flash41.config.run import Profile
+from flash41.tools.traces import trace
+from helpers.golden_judge import CHECKPOINT, Array, load_case
+from helpers.models import Models, write_second
+
+GoldenTraces = Callable[[str, Profile], dict[str, Array]]
+
+
+@pytest.fixture(scope="session")
+def models() -> Models:
+    return Models()
+
+
+@pytest.fixture(scope="session")
+def second_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("second") / "checkpoint"
+    write_second(directory)
+    return directory
+
+
+@pytest.fixture(scope="session", params=["tiny-a", "second"])
+def checkpoint(request: pytest.FixtureRequest) -> Path:
+    if request.param == "tiny-a":
+        return CHECKPOINT
+    second: Path = request.getfixturevalue("second_checkpoint")
+    return second
+
+
+@pytest.fixture(scope="session")
+def golden_traces(models: Models) -> GoldenTraces:
+    """Every point of a golden prompt under a profile, computed once."""
+    kept: dict[tuple[str, Profile], dict[str, Array]] = {}
+
+    def traced(name: str, profile: Profile) -> dict[str, Array]:
+        key = (name, profile)
+        if key not in kept:
+            kept[key] = trace(models(CHECKPOINT, profile), load_case(name).ids)
+        return kept[key]
+
+    return traced

@@ -77,6 +77,13 @@ def test_a_small_model_can_be_sparse_too(tmp_path: Path) -> None:
         write_sparse(tmp_path / "other", tiny_config(), num_shards=2)
 
 
+def test_without_a_number_small_models_get_one_shard_and_one_per_engram_layer(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    write_sparse(tmp_path / "out", tiny_config(), progress=lambda done, count: seen.append((done, count)))
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) == 3
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
 def test_a_file_system_that_fills_holes_is_refused_and_left_clean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

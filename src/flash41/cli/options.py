@@ -30,7 +30,7 @@ MaxNumBatchedTokens = Annotated[
     typer.Option("--max-num-batched-tokens", help="Rows of one forward; a longer prompt is read in chunks."),
 ]
 Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads. [default: torch's choice]")]
+Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads. [default: 1 for small models, else torch's choice]")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing target.")]
 
 

@@ -36,6 +36,9 @@ from flash41.kernels.select import select_kernels
 DEFAULT_MODEL_LEN = 8192
 """Positions of a request where nobody asks for more: caches are laid out for the longest one."""
 
+THREADED_HIDDEN_SIZE = 1024
+"""Below this width one thread computes: waking a second one costs more than it brings, most of all on a busy machine."""
+
 Prompt = str | Sequence[int]
 Progress = Callable[[int, int], None]
 """Called with (answers finished, answers in all)."""
@@ -127,6 +130,8 @@ class LLM:
         kernels = select_kernels(backend)
         self.tokenizer = Tokenizer.from_file(self.directory / "tokenizer.json")
         self._model = load_model(self.directory, wish.profile, wish.pool, kernels)
+        if threads is None and config.hidden_size < THREADED_HIDDEN_SIZE:
+            threads = 1
         if threads is not None:
             torch.set_num_threads(threads)
         self.config = self._model.config

@@ -124,7 +124,8 @@ class Indexer(nn.Module):
         Spans of equal length are scored together, each against its own request's keys.
         """
         for spans, owner in self._buckets(step):
-            keys = step.view.read_index(owner, spans)
+            # A stale plane has rows of its owner's ratio, of which as many are read as this layer has.
+            keys = step.view.read_index(owner, spans)[:, : max(span.end for span in spans) // self._spec.ratio]
             if keys.shape[1] == 0:
                 continue
             length = spans[0].length

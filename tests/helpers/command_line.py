@@ -21,11 +21,12 @@ def invoke(*arguments: str | Path) -> typer.testing.Result:
 
 def environment(cache: Path | None = None) -> dict[str, str]:
     """This process's environment with the source tree to import from and, if given, another cache directory."""
-    found = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error"}
+    found = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return found if cache is None else {**found, "XDG_CACHE_HOME": str(cache)}
 
 
 def program(arguments: Sequence[str | Path], code: str = PROGRAM) -> subprocess.CompletedProcess[str]:
-    """`flash41 ARGUMENTS` as a process; `code` may wrap it."""
+    """`flash41 ARGUMENTS` as a process in which warnings are errors; `code` may wrap it."""
+    strict = {**environment(), "PYTHONWARNINGS": "error"}
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=strict, timeout=120)

@@ -1,8 +1,8 @@
 """What the documents promise: their commands run, their links lead somewhere.
 
 In README.md and docs, a line of an ``sh`` block that begins with ``flash41`` or ``python`` is run, and a ``python``
-block is run whole; the blocks of one document share a directory, from top to bottom, in which `benchmarks` and `scripts`
-are those of the repository.  A ``text`` block is output.
+block is run whole; the blocks of one document share a directory, from top to bottom, in which `benchmarks` and
+`scripts` are those of the repository.  A ``text`` block is output.
 """
 
 import os

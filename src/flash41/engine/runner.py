@@ -77,6 +77,8 @@ class Runner:
         return self._backbone(staged.batch, self.store.view(staged.spans), probe)  # type: ignore[no-any-return]
 
     def _engram(self, plan: StepPlan) -> dict[int, EngramRows]:
+        if not self._tables:
+            return {}
         seen = np.concatenate([self._windows(span.ids, span.history) for span in plan.spans])
         gathered = {}
         for layer_id, (table_hash, table) in self._tables.items():

@@ -74,7 +74,7 @@ class Backbone(nn.Module):
             if layer_id in self._tap_layer_ids:
                 taps.append(x.double().mean(1).float().to(x.dtype))
             x, pre_mix = block(x, pre_mix, step, selections)
-        tapped = torch.cat(taps, 1)
+        tapped = torch.cat(taps, 1) if taps else x.new_zeros(len(x), 0)
         step.probe("dspark.taps", tapped)
         step.probe("final.resid", x)
         step.probe("final.pre", pre_mix)

@@ -106,7 +106,7 @@ def trace(
         start += length
         if progress is not None:
             progress(start, len(ids))
-    if any(fnmatchcase("dspark.main_x", pattern) for pattern in points):
+    if model.config.dspark.num_stages and any(fnmatchcase("dspark.main_x", pattern) for pattern in points):
         projection = build_tap_projection(model.checkpoint, model.profile, model.kernels)
         recorder("dspark.main_x", projection(torch.cat(taps)))
     traced = {f"trace/{point}": value for point, value in recorder.joined().items()}

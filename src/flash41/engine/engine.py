@@ -4,12 +4,13 @@ It speaks token ids and knows no words.  One step computes rows of many requests
 `step` until nothing is unfinished and reads the events.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from flash41.engine.plan import StepPlan
 from flash41.engine.request import Request
 from flash41.engine.runner import Runner
 from flash41.engine.sampler import sample_step
-from flash41.engine.scheduler import Scheduler, SchedulerLimits, TokenEvent
+from flash41.engine.scheduler import SampledToken, Scheduler, SchedulerLimits, TokenEvent
 
 
 class Engine:
@@ -23,6 +24,10 @@ class Engine:
         """Queues a request; raises RequestError if it can never run."""
         self.scheduler.add(request)
 
+    def check(self, request: Request) -> None:
+        """Raises RequestError if a request can never run."""
+        self.scheduler.check(request)
+
     def abort(self, request_id: int) -> Sequence[TokenEvent]:
         """Ends a request at once."""
         return self.scheduler.abort(request_id)
@@ -33,11 +38,23 @@ class Engine:
         return self.scheduler.num_unfinished
 
     def step(self) -> Sequence[TokenEvent]:
-        """Computes one step; returns the tokens it produced."""
+        """Computes one step; returns the tokens it produced.
+
+        Whatever a step raises ends its requests with ABORT, without events; all others go on with the next step.
+        """
         plan = self.scheduler.plan()
         if plan is None:
             return []
-        staged = self.runner.stage(plan)
-        output = self.runner.run(staged)
-        tokens = sample_step(output.logits, self.scheduler.requests(plan))
+        try:
+            tokens = self._compute(plan)
+        except BaseException:
+            # Some layers' caches hold the rows of a step that broke off and others do not: none can be resumed.
+            for span in plan.spans:
+                self.scheduler.abort(span.request_id)
+            raise
         return self.scheduler.commit(plan, tokens)
+
+    def _compute(self, plan: StepPlan) -> Mapping[int, SampledToken]:
+        requests = self.scheduler.requests(plan)  # before the forward, during which some may be aborted
+        output = self.runner.run(self.runner.stage(plan))
+        return sample_step(output.logits, requests)

@@ -56,15 +56,20 @@ class Running:
     slot: int
     num_computed: int = 0
 
+    def ids(self, start: int, end: int) -> tuple[int, ...]:
+        """Token ids at positions start .. end-1 of prompt and answer; nothing else of a long request is copied."""
+        request, cut = self.request, len(self.request.prompt_ids)
+        return (*request.prompt_ids[start:end], *request.output_ids[max(0, start - cut) : max(0, end - cut)])
+
     @property
-    def ids(self) -> list[int]:
-        """Prompt and answer so far."""
-        return [*self.request.prompt_ids, *self.request.output_ids]
+    def num_known(self) -> int:
+        """Token ids of prompt and answer so far."""
+        return len(self.request.prompt_ids) + len(self.request.output_ids)
 
     @property
     def num_missing(self) -> int:
         """Known ids whose rows are not computed yet; 1 for a request that awaits its next token."""
-        return len(self.request.prompt_ids) + len(self.request.output_ids) - self.num_computed
+        return self.num_known - self.num_computed
 
 
 class Scheduler:
@@ -83,13 +88,17 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queues a request; raises RequestError at once if it can never run."""
+        self.check(request)
+        self._waiting.append(request)
+
+    def check(self, request: Request) -> None:
+        """Raises RequestError if a request can never run, whatever else runs."""
         length = len(request.prompt_ids)
         if length == 0:
             raise RequestError(complaint("prompt", [], "at least one token"))
         if length >= self.limits.max_model_len:
             expected = f"fewer tokens than max_model_len {self.limits.max_model_len}"
-            raise RequestError(complaint("prompt length", length, expected, "shorten it or raise --max-model-len"))
-        self._waiting.append(request)
+            raise RequestError(complaint("prompt length", length, expected, "shorten it or raise max_model_len"))
 
     def abort(self, request_id: int) -> list[TokenEvent]:
         """Forgets a request wherever it is; an unknown or finished one is no error."""
@@ -117,13 +126,13 @@ class Scheduler:
         return StepPlan(spans=tuple(spans)) if spans else None
 
     def _span(self, running: Running, length: int) -> PlannedSpan:
-        ids, start = running.ids, running.num_computed
+        start = running.num_computed
         return PlannedSpan(
             request_id=running.request.request_id,
             slot=running.slot,
             start=start,
-            ids=tuple(ids[start : start + length]),
-            history=tuple(ids[max(0, start - self.limits.look_back) : start]),
+            ids=running.ids(start, start + length),
+            history=running.ids(max(0, start - self.limits.look_back), start),
             samples=length == running.num_missing,
         )
 
@@ -149,7 +158,7 @@ class Scheduler:
         request = running.request
         request.output_ids.append(token.token_id)
         reason = request.finished_by(token.token_id)
-        if reason is None and len(running.ids) >= self.limits.max_model_len:
+        if reason is None and running.num_known >= self.limits.max_model_len:
             reason = FinishReason.LENGTH
         if reason is None:
             return TokenEvent(request_id=request.request_id, token=token, finish_reason=None)

@@ -11,9 +11,7 @@ the model was trained to read them.  `stream` yields events as they come.
 """
 
 import secrets
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -26,81 +24,30 @@ from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
 from flash41.config.run import RunWish
 from flash41.config.run_rules import check
+from flash41.engine.answers import Answer, Completion, StreamEvent
 from flash41.engine.engine import Engine
 from flash41.engine.load import load_model
 from flash41.engine.request import FinishReason, Request, SamplingParams
-from flash41.engine.scheduler import SampledToken, SchedulerLimits
-from flash41.errors import RequestError, complaint
+from flash41.engine.scheduler import SchedulerLimits
+from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
 
 DEFAULT_MODEL_LEN = 8192
 """Positions of a request where nobody asks for more: caches are laid out for the longest one."""
 
 THREADED_HIDDEN_SIZE = 1024
-"""Below this width one thread computes: waking a second one costs more than it brings, most of all on a busy machine."""
+"""Below this width one thread computes: waking a second one costs more than it brings, above all on a busy machine."""
 
 Prompt = str | Sequence[int]
 Progress = Callable[[int, int], None]
 """Called with (answers finished, answers in all)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
-    """Wall-clock seconds of one answer, from the moment its request was queued."""
-
-    first_token_seconds: float
-    """Until the first token."""
-    total_seconds: float
-    """Until the last token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
-    """One answer."""
-
-    prompt_ids: tuple[int, ...]
-    output_ids: tuple[int, ...]
-    """Tokens of the answer, EOS included when it ended it."""
-    text: str
-    """The answer without EOS; in `chat`, what follows the reasoning."""
-    reasoning: str | None
-    """Text of the reasoning part, in `chat` with thinking."""
-    finish_reason: FinishReason
-    seed: int
-    """The seed in effect; giving it again gives the same answer."""
-    logprobs: tuple[SampledToken, ...] | None
-    """Per token, where the parameters ask for them."""
-    timings: Timings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamEvent:
-    """One token of a streamed answer."""
-
-    token: SampledToken
-    finish_reason: FinishReason | None
-    """Set on the last event."""
-
-
-@dataclass(slots=True)
-class _Answer:
-    """An answer in the making."""
-
-    request: Request
-    queued: float
-    first: float | None = None
-    last: float = 0.0
-    tokens: list[SampledToken] = field(default_factory=list)
-
-    def take(self, token: SampledToken | None) -> None:
-        self.last = time.perf_counter()
-        if token is not None:
-            self.first = self.first or self.last
-            self.tokens.append(token)
-
-
 class LLM:
-    """A checkpoint, opened and ready.  Raises ConfigError or CheckpointError before any weight is read."""
+    """A checkpoint, opened and ready.  Raises ConfigError or CheckpointError before any weight is read.
+
+    One thread uses it at a time.  Streams may be open side by side, and `generate` may run between their events.
+    """
 
     def __init__(
         self,
@@ -118,7 +65,7 @@ class LLM:
         self.directory = default_checkpoint() if model is None else Path(model)
         config = read_config(self.directory)
         sizes = RunWish(
-            max_model_len=max_model_len or min(DEFAULT_MODEL_LEN, config.max_positions),
+            max_model_len=min(DEFAULT_MODEL_LEN, config.max_positions) if max_model_len is None else max_model_len,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             backend=backend,
@@ -143,6 +90,7 @@ class LLM:
         )
         self.engine = Engine(self._model.runner(wish.max_num_seqs, wish.max_model_len), limits)
         self._next_id = 0
+        self._answers: dict[int, Answer] = {}
         self._codec: ChatCodec | None = None
 
     @property
@@ -166,13 +114,12 @@ class LLM:
     ) -> list[Completion]:
         """One answer per prompt, in the order of the prompts; all of them share the engine's steps.
 
-        Raises RequestError, naming the prompt, before anything is computed.
+        A list of integers is one prompt, an empty list none.  Raises RequestError with the faults of all prompts before
+        anything is computed.
         """
         several = _as_prompts(prompts)
-        each = _as_params(params, len(several))
-        answers = [self._queue(self.encode(prompt), one) for prompt, one in zip(several, each, strict=True)]
-        self._run(answers, progress)
-        return [self._raw(answer) for answer in answers]
+        answers = self._run(self._requests(several, _as_params(params, len(several))), progress)
+        return [answer.completion(self.tokenizer.decode(self._visible(answer.request)), None) for answer in answers]
 
     def chat(
         self,
@@ -184,28 +131,47 @@ class LLM:
     ) -> Completion:
         """The assistant's answer to a conversation."""
         conversation = self.codec.conversation(messages, thinking=thinking, effort=effort)
-        answer = self._queue(self.codec.encode(conversation).ids, params or SamplingParams())
-        self._run([answer], None)
-        return self._parsed(answer, conversation)
+        request = self._request(self.codec.encode(conversation).ids, params or SamplingParams())
+        return self._parsed(self._run([request], None)[0], conversation)
 
     def stream(
         self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None = None
     ) -> Iterator[StreamEvent]:
         """Tokens of one answer as they come; closing the iterator aborts the request.
 
-        `seed` overrides that of the parameters, for a caller that drew one.
+        `seed` overrides that of the parameters, for a caller that drew one.  Raises RequestError at once; the request
+        is queued when the first event is asked for.
         """
-        answer = self._queue(tuple(prompt_ids), params, seed)
-        try:
-            while answer.request.finish_reason is None:
-                for event in self.engine.step():
-                    if event.token is not None and event.request_id == answer.request.request_id:
-                        yield StreamEvent(token=event.token, finish_reason=event.finish_reason)
-        finally:
-            if answer.request.finish_reason is None:
-                self.engine.abort(answer.request.request_id)
+        return self._events(self._request(tuple(prompt_ids), params, seed))
 
-    def _queue(self, ids: tuple[int, ...], params: SamplingParams, seed: int | None = None) -> _Answer:
+    def _events(self, request: Request) -> Iterator[StreamEvent]:
+        answer, num_sent = self._open(request), 0
+        try:
+            while num_sent < len(answer.tokens) or not answer.is_finished:
+                if num_sent == len(answer.tokens):
+                    self._advance()
+                    continue
+                num_sent += 1
+                yield answer.event(num_sent - 1)
+        finally:
+            self._close(answer)
+        if request.finish_reason is FinishReason.ABORT:
+            thing = f"request {request.request_id} after {num_sent} tokens"
+            raise ProtocolError(complaint(thing, "abort", "an end of its own", "a step failed that computed it too"))
+
+    def _requests(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> list[Request]:
+        requests, faults = [], []
+        for number, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+            try:
+                requests.append(self._request(self.encode(prompt), one))
+            except RequestError as error:
+                faults.append(str(error) if len(prompts) == 1 else f"prompt {number}: {error}")
+        if faults:
+            raise RequestError(combined(faults))
+        return requests
+
+    def _request(self, ids: tuple[int, ...], params: SamplingParams, seed: int | None = None) -> Request:
+        """A request that can run; nothing is queued."""
         self._check_ids(ids, params)
         chosen = params.seed if seed is None else seed
         request = Request(
@@ -215,77 +181,80 @@ class LLM:
             seed=secrets.randbits(63) if chosen is None else chosen,
             eos_token_id=self.config.tokens.eos,
         )
+        self.engine.check(request)
         self._next_id += 1
-        self.engine.add(request)
-        return _Answer(request, time.perf_counter())
+        return request
 
     def _check_ids(self, ids: Sequence[int], params: SamplingParams) -> None:
-        size = self.config.vocab_size
-        asked = [*ids, *params.logit_bias, *params.stop_token_ids]
-        wrong: list[object] = [token for token in asked if isinstance(token, bool) or not isinstance(token, int)]
-        wrong = wrong or [token for token in asked if not 0 <= token < size]
-        if wrong:
-            raise RequestError(complaint("token ids", wrong[:8], f"integers from 0 to {size - 1}"))
+        size, faults = self.config.vocab_size, []
+        given = {"token ids": ids, "logit_bias tokens": params.logit_bias, "stop_token_ids": params.stop_token_ids}
+        for name, tokens in given.items():
+            wrong = [token for token in tokens if not _is_integer(token) or not 0 <= token < size]
+            if wrong:
+                faults.append(complaint(name, wrong[:8], f"integers from 0 to {size - 1}"))
+        if faults:
+            raise RequestError(combined(faults))
 
-    def _run(self, answers: Sequence[_Answer], progress: Progress | None) -> None:
-        by_id = {answer.request.request_id: answer for answer in answers}
-        done = 0
+    def _run(self, requests: Sequence[Request], progress: Progress | None) -> list[Answer]:
+        """Finished answers to all requests, which are aborted together if anything fails."""
+        answers: list[Answer] = []
+        num_done = 0
         try:
-            while done < len(answers):
-                for event in self.engine.step():
-                    by_id[event.request_id].take(event.token)
-                    done += event.finish_reason is not None
-                    if event.finish_reason is not None and progress is not None:
-                        progress(done, len(answers))
+            answers += (self._open(request) for request in requests)
+            while num_done < len(answers):
+                self._advance()
+                for _ in range(num_done, sum(answer.is_finished for answer in answers)):
+                    num_done += 1
+                    if progress is not None:
+                        progress(num_done, len(answers))
         finally:
             for answer in answers:
-                if answer.request.finish_reason is None:
-                    self.engine.abort(answer.request.request_id)
+                self._close(answer)
+        return answers
 
-    def _raw(self, answer: _Answer) -> Completion:
-        return self._completion(answer, self.tokenizer.decode(self._visible(answer)), None)
+    def _open(self, request: Request) -> Answer:
+        self.engine.add(request)
+        self._answers[request.request_id] = Answer(request)
+        return self._answers[request.request_id]
 
-    def _parsed(self, answer: _Answer, conversation: Conversation) -> Completion:
+    def _advance(self) -> None:
+        """One step; its tokens go to all answers that are open, whoever waits for them."""
+        for event in self.engine.step():
+            self._answers[event.request_id].take(event)
+
+    def _close(self, answer: Answer) -> None:
+        self.engine.abort(answer.request.request_id)
+        del self._answers[answer.request.request_id]
+
+    def _parsed(self, answer: Answer, conversation: Conversation) -> Completion:
         parser = self.codec.parser(conversation)
-        deltas = [delta for token_id in self._visible(answer) for delta in parser.push(token_id)]
+        deltas = [delta for token_id in self._visible(answer.request) for delta in parser.push(token_id)]
         deltas += parser.finish("length" if answer.request.finish_reason is FinishReason.LENGTH else "stop")
         text, reasoning = (
             "".join(delta.text for delta in deltas if delta.kind is kind)
             for kind in (DeltaKind.CONTENT, DeltaKind.REASONING)
         )
-        return self._completion(answer, text, reasoning if conversation.thinking else None)
+        return answer.completion(text, reasoning if conversation.thinking else None)
 
-    def _visible(self, answer: _Answer) -> list[int]:
-        ids, eos = answer.request.output_ids, self.config.tokens.eos
-        ended = bool(ids) and ids[-1] == eos and not answer.request.params.ignore_eos
+    def _visible(self, request: Request) -> list[int]:
+        ids = request.output_ids
+        ended = bool(ids) and ids[-1] == request.eos_token_id and not request.params.ignore_eos
         return ids[:-1] if ended else list(ids)
 
-    def _completion(self, answer: _Answer, text: str, reasoning: str | None) -> Completion:
-        request = answer.request
-        assert request.finish_reason is not None, request
-        assert answer.first is not None, request
-        return Completion(
-            prompt_ids=tuple(request.prompt_ids),
-            output_ids=tuple(request.output_ids),
-            text=text,
-            reasoning=reasoning,
-            finish_reason=request.finish_reason,
-            seed=request.seed,
-            logprobs=None if request.params.logprobs is None else tuple(answer.tokens),
-            timings=Timings(
-                first_token_seconds=answer.first - answer.queued, total_seconds=answer.last - answer.queued
-            ),
-        )
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or several: a text, ids, texts, or lists of ids."""
     if isinstance(prompts, str):
         return [prompts]
-    listed = list(prompts)
-    if listed and all(isinstance(item, int) for item in listed):
-        return [[item for item in listed if isinstance(item, int)]]
-    return [item for item in listed if not isinstance(item, int)]
+    several = [item for item in prompts if isinstance(item, (str, Sequence))]
+    single = [item for item in prompts if not isinstance(item, (str, Sequence))]
+    if several and single:
+        raise RequestError(complaint("prompts", list(prompts)[:8], "one prompt, or a list of texts and lists of ids"))
+    return [single] if single else several
 
 
 def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

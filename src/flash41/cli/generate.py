@@ -63,14 +63,14 @@ def generate(
         backend=backend,
         threads=threads,
     )
-    text = sys.stdin.read() if prompt == "-" else prompt or ""
+    text = _standard_input() if prompt == "-" else prompt or ""
     if token_ids is not None or raw:
         ids = llm.encode(text if token_ids is None else options.integers(token_ids, "--token-ids"))
         pieces: Pieces = _raw_pieces(llm)
     else:
         conversation = llm.codec.conversation(_messages(system, text), thinking=thinking, effort=_effort(effort))
         ids = llm.codec.encode(conversation).ids
-        pieces = _chat_pieces(llm.codec.parser(conversation))
+        pieces = _chat_pieces(llm.codec.parser(conversation), llm.config.tokens.eos)
     answer = _Answer(echo=not as_json)
     answer.run(llm.stream(ids, params), pieces)
     if as_json:
@@ -156,10 +156,12 @@ def _raw_pieces(llm: Any) -> Pieces:
     return pieces
 
 
-def _chat_pieces(parser: Any) -> Pieces:
+def _chat_pieces(parser: Any, eos: int) -> Pieces:
     kinds = {"content": "text", "reasoning": "reasoning", "call": "text"}
 
     def pieces(token_id: int | None, reason: str | None) -> Iterator[tuple[str, str]]:
+        if token_id == eos:
+            return  # ends the message and is no part of it
         deltas = (
             parser.push(token_id) if token_id is not None else parser.finish("length" if reason == "length" else "stop")
         )
@@ -177,7 +179,14 @@ def _messages(system: str | None, prompt: str) -> list[Any]:
 
 
 def _effort(effort: str | None) -> str | int | None:
-    return int(effort) if effort is not None and effort.lstrip("-").isdigit() else effort
+    return int(effort) if effort is not None and options.INTEGER.fullmatch(effort) else effort
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"standard input: {error}, expected text", param_hint="PROMPT") from error
 
 
 def _check_usage(prompt: str | None, token_ids: str | None, raw: bool, thinking: bool, chat_only: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Options that several commands share, declared once."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +31,13 @@ MaxNumBatchedTokens = Annotated[
     typer.Option("--max-num-batched-tokens", help="Rows of one forward; a longer prompt is read in chunks."),
 ]
 Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads. [default: 1 for small models, else torch's choice]")]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", help="CPU threads. [default: 1 for small models, else torch's choice]"),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing target.")]
+
+INTEGER = re.compile(r"-?[0-9]+")
 
 
 def integers(text: str, option: str) -> list[int]:
@@ -40,7 +46,7 @@ def integers(text: str, option: str) -> list[int]:
     for part in text.replace(" ", ",").split(","):
         if not part:
             continue
-        if not part.lstrip("-").isdigit():
+        if not INTEGER.fullmatch(part):
             raise typer.BadParameter(f"got {part!r}, expected integers separated by commas", param_hint=option)
         numbers.append(int(part))
     if not numbers:

@@ -36,14 +36,10 @@ class TraceWish:
 def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progress: Progress | None = None) -> int:
     """Writes the trace of `wish` to `out` and returns its number of points.
 
-    Raises CapacityError for an existing target without `force`, and whatever opening or running refuses.
+    Raises RequestError for a target that cannot be made, or exists without `force`; CapacityError if the file system
+    refuses the file; and whatever opening or running refuses.
     """
-    if out.suffix != ".npz":
-        raise RequestError(complaint("output file", str(out), "a name that ends in .npz"))
-    if out.exists() and not force:
-        raise CapacityError(complaint("output file", str(out), "a name that does not exist yet", "or use --force"))
-    if not out.absolute().parent.is_dir():
-        raise RequestError(complaint("output folder", str(out.absolute().parent), "an existing folder"))
+    _check_target(out, force)
     config = read_config(directory)
     outside = [token for token in wish.ids if not 0 <= token < config.vocab_size]
     if outside:
@@ -63,11 +59,24 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
     return len(arrays) - 1
 
 
+def _check_target(out: Path, force: bool) -> None:
+    if out.suffix != ".npz":
+        raise RequestError(complaint("output file", str(out), "a name that ends in .npz"))
+    if os.path.lexists(out) and not force:
+        raise RequestError(complaint("output file", str(out), "a name that does not exist yet", "or use force"))
+    if out.is_dir():
+        raise RequestError(complaint("output file", str(out), "a file", "a folder is never replaced"))
+    if not out.absolute().parent.is_dir():
+        raise RequestError(complaint("output folder", str(out.absolute().parent), "an existing folder"))
+
+
 def _write(out: Path, arrays: dict[str, np.ndarray]) -> None:
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # a stub takes one name for a flag
         os.replace(partial, out)
+    except OSError as error:
+        raise CapacityError(complaint(f"writing {out}", str(error), "a file system that accepts it")) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from flash41.checkpoint.synthetic import synthetic_weights
 from flash41.checkpoint.writer import write_checkpoint
 from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import config_from_dict
+from flash41.errors import CheckpointError
 
 VERSION = "1"
 """Changes whenever the bytes of the default checkpoint change; an older one is rebuilt."""
@@ -50,19 +52,17 @@ def default_tokenizer_files() -> dict[str, bytes]:
 
 
 def default_checkpoint(progress: Progress | None = None) -> Path:
-    """Directory of the embedded default, made now if it is missing or of another version."""
+    """Directory of the embedded default, made now if it is missing or of another version.
+
+    Raises CheckpointError if the temporary folder cannot hold it either.
+    """
     cache = platformdirs.user_cache_path("flash41")
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / "default.lock"):
-            return _present(cache / "default", progress)
-    except OSError as error:
-        folder = Path(tempfile.gettempdir()) / f"flash41-{os.getuid()}"
-        logger.warning("cache directory %s: %s; the default checkpoint goes to %s", cache, error.strerror, folder)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            folder = Path(tempfile.mkdtemp(prefix="flash41-"))
-        return _present(folder / "default", progress)
+        return _made_in(cache, progress)
+    except (OSError, CheckpointError) as error:
+        folder = _temporary_folder()
+        logger.warning("cache directory %s: %s; the default checkpoint goes to %s", cache, error, folder)
+        return _made_in(folder, progress)
 
 
 def write_default(directory: Path, progress: Progress | None = None, force: bool = False) -> None:
@@ -86,11 +86,35 @@ def write_default(directory: Path, progress: Progress | None = None, force: bool
     )
 
 
-def _present(directory: Path, progress: Progress | None) -> Path:
-    version = directory / VERSION_FILE
-    if not version.is_file() or version.read_text().strip() != VERSION:
-        write_default(directory, progress, force=True)
+def _made_in(folder: Path, progress: Progress | None) -> Path:
+    directory = folder / "default"
+    # Where it lies already, nothing is written: a read-only cache will do.
+    if not _is_current(directory):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / "default.lock"):
+            if not _is_current(directory):
+                write_default(directory, progress, force=True)
     return directory
+
+
+def _is_current(directory: Path) -> bool:
+    try:
+        return (directory / VERSION_FILE).read_text() == f"{VERSION}\n"
+    except (OSError, ValueError):
+        return False
+
+
+def _temporary_folder() -> Path:
+    """A folder of this user, the same one every time unless somebody else took its name."""
+    folder = Path(tempfile.gettempdir()) / f"flash41-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="flash41-"))
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+        return folder
+    return Path(tempfile.mkdtemp(prefix="flash41-"))
 
 
 @contextmanager

@@ -26,11 +26,8 @@ def second_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", params=["tiny-a", "second"])
-def checkpoint(request: pytest.FixtureRequest) -> Path:
-    if request.param == "tiny-a":
-        return CHECKPOINT
-    second: Path = request.getfixturevalue("second_checkpoint")
-    return second
+def checkpoint(request: pytest.FixtureRequest, second_checkpoint: Path) -> Path:
+    return CHECKPOINT if request.param == "tiny-a" else second_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import typer
 from flash41.cli.common import human_bytes, human_count, print_facts, print_heading, print_table
 from flash41.config.architecture import ModelConfig
 from flash41.tools.anatomy import ARCHITECTURE, MODEL_TYPE, STORAGE_FORMATS, Anatomy
+from flash41.tools.cache_figures import CacheFigures
 from flash41.tools.ledger import Amount
 from flash41.tools.strip import LEGEND, strip
 
@@ -33,6 +34,8 @@ def print_anatomy(anatomy: Anatomy) -> None:
     _print_activation(anatomy)
     print_heading("Storage of weights, scales included")
     _print_storage(anatomy)
+    print_heading(f"Cache, pages of {anatomy.cache.block_size} tokens")
+    _print_cache(anatomy.cache)
 
 
 def facts(config: ModelConfig) -> list[tuple[str, str]]:
@@ -145,3 +148,25 @@ def _print_storage(anatomy: Anatomy) -> None:
         scaling = f"{scale} per {group[0]} x {group[1]}" if scale and group else "-"
         rows.append((kind.value, element, scaling, *_amount(amount)))
     print_table(("class", "element", "scale", *AMOUNT_HEADERS), rows, right=AMOUNT_HEADERS)
+
+
+def _print_cache(cache: CacheFigures) -> None:
+    rows = [
+        (
+            geometry.pool.main.value,
+            geometry.pool.index.value,
+            str(geometry.draft_tokens),
+            f"{geometry.page_bytes:,}",
+            f"{float(geometry.bytes_per_token):,.10g}",
+            f"{geometry.state_bytes:,}",
+            human_bytes(geometry.image_bytes),
+            human_bytes(geometry.request_bytes(cache.max_positions)),
+        )
+        for geometry in cache.geometries
+    ]
+    longest = f"{cache.max_positions:,} tokens"
+    headers = ("main", "index", "drafts", "page", "per token", "request state", "kept image", longest)
+    if rows:
+        print_table(headers, rows, right=headers[2:])
+    for fault in cache.faults:
+        typer.echo(f"  refused: {fault}")

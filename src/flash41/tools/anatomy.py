@@ -11,6 +11,7 @@ from flash41.checkpoint.release import RELEASE_NAME, release_config
 from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
 from flash41.config.topology import LayerSpec, Topology, topology
+from flash41.tools.cache_figures import CacheFigures, cache_figures
 from flash41.tools.ledger import Activation, Amount, Ledger, ledger
 from flash41.tools.ledger_rows import Row, Storage
 from flash41.tools.strip import IndexGroup, index_groups
@@ -39,6 +40,8 @@ class Anatomy:
     """What its layers do."""
     ledger: Ledger
     """How large it is."""
+    cache: CacheFigures
+    """What its cache costs."""
     name: str
     """The released model with this configuration, if there is one."""
 
@@ -72,6 +75,7 @@ class Anatomy:
                 "encoder": sizes.encoder_activation.total,
             },
             "quantization": {kind.value: _storage(kind, amount) for kind, amount in sizes.storage.items()},
+            "cache": self.cache.to_dict(),
         }
 
 
@@ -81,6 +85,7 @@ def dissect(config: ModelConfig) -> Anatomy:
         config=config,
         topology=topology(config),
         ledger=ledger(config),
+        cache=cache_figures(config),
         name=RELEASE_NAME if config == release_config() else UNNAMED,
     )
 

@@ -55,6 +55,7 @@ class Runner:
 
     def stage(self, plan: StepPlan) -> Staged:
         """Tensors of a plan; nothing of the caches is touched."""
+        self._guard()  # a mapped file that shrank would kill the process when its rows are gathered
         spans, offset = [], 0
         for planned in plan.spans:
             spans.append(Span(slot=planned.slot, start=planned.start, length=len(planned.ids), offset=offset))
@@ -70,7 +71,7 @@ class Runner:
 
     def run(self, staged: Staged, probe: Probe | None = None) -> BackboneOutput:
         """The forward; afterwards the caches hold the step's rows."""
-        self._guard()  # mapped files that changed are an error, not wrong numbers
+        self._guard()  # again, as a step may be staged long before it runs: changed files are no wrong numbers
         for span in staged.spans:
             if span.start == 0:
                 self.store.reset(span.slot)

@@ -1,222 +1,37 @@
 """A store that gives every slot its own contiguous rows: the simplest thing that satisfies `cache.views`.
 
-Per slot: a ring of window rows for each layer, a main and an index plane for each owner, and for owners that pool
-several tokens a ring of FP32 members of the open group.  Address arithmetic, all in rows:
+    plane address    slot * capacity + row_id,      capacity = ceil(max_positions / ratio)
 
-    window    slot * ring + position % ring
-    plane     slot * capacity + row_id                 capacity = ceil(max_positions / ratio)
-    members   slot * depth + position % depth
-
-The cursor of a slot is the number of positions it holds.  A span must start exactly there: anything else is an error
-that names both, never a silent answer from the wrong state (spec: cache.md section 8).
+For one request at a time, as in a trace; many requests share the pages of `cache.paged`.
 """
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from flash41.cache.rows import RowBuffer, RowFormats
-from flash41.cache.views import ClosedGroups, Rows, Span, WindowRows
-from flash41.config.architecture import ModelConfig
-from flash41.errors import CapacityError, ProtocolError, complaint
+from flash41.cache.store import Store, StoreShape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreShape:
-    """What a store must hold, in integers; made from the model's configuration by whoever builds the store."""
-
-    num_slots: int
-    """Requests at once."""
-    max_positions: int
-    """Longest request."""
-    num_layers: int
-    """Layers with a window, draft stages included where they are used."""
-    window: int
-    """Positions a query sees."""
-    ring: int
-    """Rows kept per layer, at least `window`."""
-    channels: int
-    """Channels of a window or compressed row."""
-    index_channels: int
-    """Channels of an index key."""
-    owner_ratios: Mapping[int, int]
-    """Tokens per row of each plane, by owner."""
-    member_depth: int
-    """Positions kept of an open group."""
-
-
-def store_shape(config: ModelConfig, num_slots: int, max_positions: int) -> StoreShape:
-    """What a store for the text model holds: a window per layer, a plane per owner."""
-    ratios = config.attention.compress_ratios
-    return StoreShape(
-        num_slots=num_slots,
-        max_positions=max_positions,
-        num_layers=config.num_layers,
-        window=config.attention.window,
-        ring=config.attention.window,
-        channels=config.attention.head_dim,
-        index_channels=config.indexer.head_dim,
-        owner_ratios={owner: ratios[owner] for owner in config.attention.kv_source_layer_ids},
-        member_depth=max(ratios),
-    )
-
-
-class ContiguousStore:
+class ContiguousStore(Store):
     """Cached rows of `num_slots` requests, each with room for `max_positions`."""
 
     def __init__(self, shape: StoreShape, formats: RowFormats) -> None:
-        self.shape = shape
+        super().__init__(shape)
         slots = shape.num_slots
         self.windows = [RowBuffer(slots * shape.ring, shape.channels, formats.window) for _ in range(shape.num_layers)]
-        self.main: dict[int, RowBuffer] = {}
-        self.index: dict[int, RowBuffer] = {}
-        self.members: dict[int, tuple[Tensor, Tensor]] = {}
+        self.main, self.index, self.members = {}, {}, {}
         for owner, ratio in shape.owner_ratios.items():
             rows = slots * self.capacity(ratio)
             self.main[owner] = RowBuffer(rows, shape.channels, formats.main)
             self.index[owner] = RowBuffer(rows, shape.index_channels, formats.index)
             if ratio > 1:
-                size = (slots * shape.member_depth, shape.channels)
+                size = (slots, shape.member_depth, shape.channels)
                 self.members[owner] = (torch.zeros(size), torch.zeros(size))
-        self.cursors = [0] * slots
 
     def capacity(self, ratio: int) -> int:
         """Rows of one slot's plane, at least one."""
         return max(1, -(-self.shape.max_positions // ratio))
 
-    def reset(self, slot: int) -> None:
-        """Makes a slot empty; its rows are never read again before they are rewritten."""
-        self.cursors[slot] = 0
-
-    def view(self, spans: Sequence[Span]) -> "ContiguousView":
-        """Access for one batch; checks every span, then moves the cursors behind the batch."""
-        self._check(spans)
-        view = ContiguousView(self, spans)
-        for span in spans:
-            self.cursors[span.slot] = span.end
-        return view
-
-    def _check(self, spans: Sequence[Span]) -> None:
-        offset = 0
-        for span in spans:
-            assert span.offset == offset, f"spans do not partition the batch: {spans}"
-            assert span.length > 0, f"spans do not partition the batch: {spans}"
-            assert 0 <= span.slot < self.shape.num_slots, f"slot {span.slot} of {self.shape.num_slots}"
-            offset += span.length
-            held = self.cursors[span.slot]
-            if span.start != held:
-                remedy = "the request must be computed again from an earlier kept position"
-                raise ProtocolError(complaint(f"slot {span.slot}: state position", held, str(span.start), remedy))
-            if span.end > self.shape.max_positions:
-                expected = f"at most {self.shape.max_positions} positions"
-                raise CapacityError(complaint(f"slot {span.slot}: request length", span.end, expected))
-        slots = [span.slot for span in spans]
-        assert len(set(slots)) == len(slots), f"two spans share a slot: {slots}"
-
-
-class ContiguousView:
-    """One batch's access to a `ContiguousStore`; implements `cache.views.BatchView`."""
-
-    def __init__(self, store: ContiguousStore, spans: Sequence[Span]) -> None:
-        self.spans = spans
-        self._store = store
-        self._slots = torch.cat([torch.full((span.length,), span.slot) for span in spans])
-        self._positions = torch.cat([torch.arange(span.start, span.end) for span in spans])
-        self._starts = torch.cat([torch.full((span.length,), span.start) for span in spans])
-        self._groups: dict[int, tuple[ClosedGroups, Tensor]] = {}
-        self._plan_window()
-
-    def _plan_window(self) -> None:
-        """Ring addresses and per-query indices, the same for every layer.
-
-        The rows a layer sees are numbered: prefixes of all spans first, then the T rows of the batch.  For one span of
-        start s and a query at p the window is [max(0, p-W+1), p]; its part before s lies in the prefix, the rest in
-        the batch.
-        """
-        shape = self._store.shape
-        prefixes, shifts, total = [], [], 0
-        for span in self.spans:
-            first = max(0, span.start - shape.window + 1)
-            prefixes.append(span.slot * shape.ring + torch.arange(first, span.start) % shape.ring)
-            shifts.append(torch.full((span.length,), total - first))
-            total += span.start - first
-        self._prefix = torch.cat(prefixes)
-        first_seen = (self._positions - shape.window + 1).clamp(min=0)
-        seen = first_seen.unsqueeze(1) + torch.arange(shape.window)
-        batch_shift = total + torch.arange(len(self._positions)) - self._positions
-        shift = torch.where(seen < self._starts.unsqueeze(1), torch.cat(shifts).unsqueeze(1), batch_shift.unsqueeze(1))
-        self._window_counts = self._positions - first_seen + 1
-        real = torch.arange(shape.window) < self._window_counts.unsqueeze(1)
-        self._window_index = torch.where(real, seen + shift, 0)
-        # A chunk may be wider than the ring: only its last rows survive, and a ring address is written once.
-        ends = torch.cat([torch.full((span.length,), span.end) for span in self.spans])
-        self._kept = (self._positions >= ends - shape.ring).nonzero().squeeze(1)
-        self._ring_addresses = (self._slots * shape.ring + self._positions % shape.ring)[self._kept]
-
-    def window(self, layer_id: int, rows: Rows) -> WindowRows:
-        """Appends the batch's window rows and returns what the queries of this layer see."""
-        ring = self._store.windows[layer_id]
-        before = ring.read(self._prefix)
-        stored = rows if isinstance(rows, Tensor) else rows.dequantize(before.dtype)
-        kept = rows[self._kept] if isinstance(rows, Tensor) else rows.rows(self._kept)
-        ring.write(self._ring_addresses, kept)
-        return WindowRows(
-            rows=torch.cat((before, stored.to(before.dtype))), index=self._window_index, counts=self._window_counts
-        )
-
-    def closed_groups(self, ratio: int) -> ClosedGroups:
-        """Groups whose last token is in this batch."""
-        return self._closed(ratio)[0]
-
-    def _closed(self, ratio: int) -> tuple[ClosedGroups, Tensor]:
-        if ratio not in self._groups:
-            last_rows = ((self._positions + 1) % ratio == 0).nonzero().squeeze(1)
-            row_ids = self._positions[last_rows] // ratio
-            addresses = self._slots[last_rows] * self._store.capacity(ratio) + row_ids
-            groups = ClosedGroups(last_rows=last_rows, row_ids=row_ids, positions=row_ids * ratio)
-            self._groups[ratio] = (groups, addresses)
-        return self._groups[ratio]
-
-    def group_members(self, owner: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Members of the closed groups, the first ones from the ring where they came with an earlier batch."""
-        shape = self._store.shape
-        ratio, depth = shape.owner_ratios[owner], shape.member_depth
-        last_rows = self._closed(ratio)[0].last_rows
-        back = torch.arange(ratio - 1, -1, -1)
-        positions = self._positions[last_rows].unsqueeze(1) - back
-        in_batch = (positions >= self._starts[last_rows].unsqueeze(1)).unsqueeze(2)
-        batch_rows = (last_rows.unsqueeze(1) - back).clamp(min=0)
-        ring_rows = self._slots[last_rows].unsqueeze(1) * depth + positions % depth
-        ring_values, ring_scores = self._store.members[owner]
-        members = (
-            torch.where(in_batch, values[batch_rows], ring_values[ring_rows]),
-            torch.where(in_batch, scores[batch_rows], ring_scores[ring_rows]),
-        )
-        ends = self._positions.new_tensor([span.end for span in self.spans for _ in range(span.length)])
-        kept = (self._positions >= ends - depth).nonzero().squeeze(1)
-        addresses = self._slots[kept] * depth + self._positions[kept] % depth
-        ring_values[addresses], ring_scores[addresses] = values[kept], scores[kept]
-        return members
-
-    def append_main(self, owner: int, rows: Rows) -> None:
-        """Writes the closed groups' compressed rows."""
-        self._store.main[owner].write(self._closed(self._store.shape.owner_ratios[owner])[1], rows)
-
-    def append_index(self, owner: int, rows: Rows) -> None:
-        """Writes the closed groups' index keys."""
-        self._store.index[owner].write(self._closed(self._store.shape.owner_ratios[owner])[1], rows)
-
-    def read_main(self, owner: int, selected: Tensor) -> Tensor:
-        """Compressed rows of each query's selection."""
-        capacity = self._store.capacity(self._store.shape.owner_ratios[owner])
-        return self._store.main[owner].read(self._slots.unsqueeze(1) * capacity + selected.clamp(min=0))
-
-    def read_index(self, owner: int, spans: Sequence[Span]) -> Tensor:
-        """Index keys of whole requests, padded to the longest with rows that are never visible."""
-        ratio = self._store.shape.owner_ratios[owner]
-        capacity = self._store.capacity(ratio)
-        longest = max(span.end // ratio for span in spans)
-        slots = torch.tensor([span.slot for span in spans])
-        return self._store.index[owner].read(slots.unsqueeze(1) * capacity + torch.arange(longest))
+    def plane_addresses(self, slots: Tensor, row_ids: Tensor, ratio: int) -> Tensor:
+        """Each slot's rows follow each other."""
+        return slots * self.capacity(ratio) + row_ids

@@ -66,59 +66,88 @@ def row_formats(pool: PoolFormat) -> RowFormats:
     return RowFormats(window=window, main=main[pool.main], index=index[pool.index])
 
 
+class RowCodec:
+    """What one row of a format consists of: codes, and scales where the format packs."""
+
+    def __init__(self, row_format: RowFormat, channels: int) -> None:
+        self.row_format = row_format
+        self.channels = channels
+        self._packed = PACKED.get(row_format)
+        if self._packed is None:
+            self.code_dtype = torch.float32 if row_format is RowFormat.FP32 else torch.bfloat16
+            self.code_shape, self.num_scales, self.scale_dtype = (channels,), 0, torch.uint8
+            return
+        element, scale, group = self._packed
+        self._group = group or channels
+        self.code_dtype, self.code_shape = torch.uint8, (channels // (2 if element is ElementFormat.E2M1 else 1),)
+        self.num_scales = channels // self._group
+        self.scale_dtype = torch.float32 if scale is ScaleFormat.FP32 else torch.uint8
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of a row's codes."""
+        return self.code_shape[0] * self.code_dtype.itemsize
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a row's scales."""
+        return self.num_scales * self.scale_dtype.itemsize
+
+    def encode(self, rows: Tensor | Quantized) -> tuple[Tensor, Tensor | None]:
+        """Codes and scales of rows [n, channels] as the model rounded them; nothing is rounded here but to BF16."""
+        if self._packed is None:
+            values = rows.dequantize(self.code_dtype) if isinstance(rows, Quantized) else rows
+            return values.to(self.code_dtype), None
+        element, scale, _ = self._packed
+        assert isinstance(rows, Quantized), f"a packed {self.row_format.value} buffer was handed plain values"
+        assert (rows.element, rows.scale, rows.group[1]) == (element, scale, self._group), (rows, self.row_format)
+        return rows.codes, rows.scales
+
+    def decode(self, codes: Tensor, scales: Tensor | None) -> Tensor:
+        """Values [n, channels] of codes and scales: BF16, or FP32 where that is stored."""
+        if self._packed is None:
+            return codes
+        element, scale, _ = self._packed
+        assert scales is not None, f"a {self.row_format.value} row has scales"
+        packed = Quantized(codes=codes, scales=scales, element=element, scale=scale, group=(1, self._group))
+        return packed.dequantize(torch.bfloat16)
+
+
 class RowBuffer:
     """`num_rows` rows of `channels` values, addressed by flat row numbers."""
 
     def __init__(self, num_rows: int, channels: int, row_format: RowFormat) -> None:
-        self.channels = channels
-        self.row_format = row_format
-        packed = PACKED.get(row_format)
-        self._packed = packed
-        if packed is None:
-            dtype = torch.float32 if row_format is RowFormat.FP32 else torch.bfloat16
-            self._values = torch.zeros(num_rows, channels, dtype=dtype)
-            return
-        element, scale, group = packed
-        self._group = group or channels
-        self._codes = torch.zeros(num_rows, channels // (2 if element is ElementFormat.E2M1 else 1), dtype=torch.uint8)
-        scale_dtype = torch.float32 if scale is ScaleFormat.FP32 else torch.uint8
-        self._scales = torch.zeros(num_rows, channels // self._group, dtype=scale_dtype)
+        self.codec = RowCodec(row_format, channels)
+        self._codes = torch.zeros(num_rows, *self.codec.code_shape, dtype=self.codec.code_dtype)
+        self._scales = torch.zeros(num_rows, self.codec.num_scales, dtype=self.codec.scale_dtype)
+
+    @classmethod
+    def over(cls, codes: Tensor, scales: Tensor, codec: "RowCodec") -> "RowBuffer":
+        """A buffer whose rows lie in tensors that somebody else allocated: codes [n, c] and scales [n, s]."""
+        buffer = cls.__new__(cls)
+        buffer.codec, buffer._codes, buffer._scales = codec, codes, scales
+        return buffer
 
     @property
     def num_rows(self) -> int:
         """Rows this buffer has room for."""
-        return (self._values if self._packed is None else self._codes).shape[0]
+        return self._codes.shape[0]
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the tensors behind this buffer."""
-        tensors = [self._values] if self._packed is None else [self._codes, self._scales]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return self._codes.nbytes + self._scales.nbytes
 
     def write(self, addresses: Tensor, rows: Tensor | Quantized) -> None:
         """Stores rows [n, channels] at int64 addresses [n], which must be distinct."""
-        if self._packed is None:
-            values = rows.dequantize(self._values.dtype) if isinstance(rows, Quantized) else rows
-            self._values[addresses] = values.to(self._values.dtype)
-            return
-        element, scale, _ = self._packed
-        assert isinstance(rows, Quantized), f"a packed {self.row_format.value} buffer was handed plain values"
-        assert (rows.element, rows.scale, rows.group[1]) == (element, scale, self._group), (rows, self.row_format)
-        self._codes[addresses] = rows.codes
-        self._scales[addresses] = rows.scales
+        codes, scales = self.codec.encode(rows)
+        self._codes[addresses] = codes
+        if scales is not None:
+            self._scales[addresses] = scales
 
     def read(self, addresses: Tensor) -> Tensor:
         """Rows [..., channels] at int64 addresses [...]: BF16, or FP32 from an FP32 buffer."""
         flat = addresses.reshape(-1)
-        if self._packed is None:
-            rows = self._values.index_select(0, flat)
-        else:
-            element, scale, _ = self._packed
-            rows = Quantized(
-                codes=self._codes.index_select(0, flat),
-                scales=self._scales.index_select(0, flat),
-                element=element,
-                scale=scale,
-                group=(1, self._group),
-            ).dequantize(torch.bfloat16)
-        return rows.view(*addresses.shape, self.channels)
+        codes = self._codes.index_select(0, flat)
+        scales = self._scales.index_select(0, flat) if self.codec.num_scales else None
+        return self.codec.decode(codes, scales).view(*addresses.shape, self.codec.channels)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
-from flash41.cache.contiguous import ContiguousStore, store_shape
+from flash41.cache.contiguous import ContiguousStore
 from flash41.cache.rows import row_formats
+from flash41.cache.store import store_shape
 from flash41.checkpoint.loader import Checkpoint, open_checkpoint
 from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flash41.cache.contiguous import ContiguousStore, ContiguousView, StoreShape, store_shape
+from flash41.cache.contiguous import ContiguousStore
 from flash41.cache.rows import RowBuffer, RowFormat, RowFormats
+from flash41.cache.store import StoreShape, StoreView, store_shape
 from flash41.cache.views import Span
 from flash41.errors import CapacityError, ProtocolError
 from flash41.numerics.scaled import quantize_fp4_16, quantize_fp4_32, quantize_fp8_32
@@ -118,7 +119,7 @@ def play(
 
 
 def read_planes(
-    view: ContiguousView, owner: int, ratio: int, spans: Sequence[Span], requests: Sequence[int], seen: dict[int, Seen]
+    view: StoreView, owner: int, ratio: int, spans: Sequence[Span], requests: Sequence[int], seen: dict[int, Seen]
 ) -> None:
     longest = max(span.end // ratio for span in spans)
     keys = view.read_index(owner, spans)

@@ -28,8 +28,13 @@ def published() -> dict[str, Any]:
 
 def tiny_copy(folder: Path) -> Path:
     """A writable copy of the golden checkpoint."""
+    return copied(TINY, folder)
+
+
+def copied(checkpoint: Path, folder: Path) -> Path:
+    """A writable copy of a checkpoint."""
     directory = folder / "tiny"
-    shutil.copytree(TINY, directory)
+    shutil.copytree(checkpoint, directory)
     for path in [directory, *directory.iterdir()]:
         path.chmod(0o755)
     return directory

@@ -1,4 +1,7 @@
-"""The embedded default, made once for all unit tests, in a cache directory that is nobody's own."""
+"""Fixtures of the folders that use the embedded default: made once, in a cache directory that is nobody's own.
+
+A folder's conftest.py imports the ones it uses.
+"""
 
 from pathlib import Path
 

@@ -1,0 +1,23 @@
+"""Tests of the engine run the golden checkpoint, and the embedded default as users do."""
+
+from pathlib import Path
+
+import pytest
+
+from flash41.engine.llm import LLM
+from helpers.default_fixtures import default_cache, default_directory, user_cache
+from helpers.model_fixtures import models
+
+__all__ = ["default_cache", "default_directory", "models", "user_cache"]
+
+
+@pytest.fixture(scope="session")
+def shared_llm(default_directory: Path) -> LLM:
+    return LLM(default_directory, max_model_len=64)
+
+
+@pytest.fixture
+def llm(shared_llm: LLM) -> LLM:
+    """The shared engine, of which nobody has left anything running."""
+    assert shared_llm.engine.num_unfinished == 0
+    return shared_llm

@@ -2,9 +2,9 @@
 
     plane address    table[slot, row_id div rows_per_page] * rows_per_page + row_id mod rows_per_page
 
-One page id holds `block_size` tokens of all owners at once.  Which pages a request has is decided by whoever plans steps
-(`cache.pages` counts them); the store only looks them up.  An entry of the table that was never assigned names page 0:
-reads there are padding, which nothing sees, and writes never go there.
+One page id holds `block_size` tokens of all owners at once.  Which pages a request has is decided by whoever plans
+steps (`cache.pages` counts them); the store only looks them up.  An entry of the table that was never assigned names
+page 0: reads there are padding, which nothing sees, and writes never go there.
 """
 
 from collections.abc import Sequence

@@ -96,6 +96,9 @@ class Store(ABC):
     def plane_addresses(self, slots: Tensor, row_ids: Tensor, ratio: int) -> Tensor:
         """Flat row numbers, int64 and broadcast, of rows of the slots' requests in planes of `ratio`."""
 
+    def assign(self, slot: int, page_ids: Sequence[int]) -> None:  # noqa: B027  # most stores have no pages
+        """Tells a store of pages which ones a slot has, in order of the positions they hold."""
+
     def reset(self, slot: int) -> None:
         """Makes a slot empty; its rows are never read again before they are rewritten."""
         self.cursors[slot] = 0

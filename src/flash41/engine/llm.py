@@ -23,7 +23,6 @@ from flash41.checkpoint.default import default_checkpoint
 from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
 from flash41.config.run import RunWish
-from flash41.config.run_rules import check
 from flash41.engine.answers import Answer, Completion, StreamEvent
 from flash41.engine.engine import Engine
 from flash41.engine.load import load_model
@@ -31,9 +30,7 @@ from flash41.engine.request import FinishReason, Request, SamplingParams
 from flash41.engine.scheduler import SchedulerLimits
 from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
-
-DEFAULT_MODEL_LEN = 8192
-"""Positions of a request where nobody asks for more: caches are laid out for the longest one."""
+from flash41.planning.resolve import default_block_size, resolve
 
 THREADED_HIDDEN_SIZE = 1024
 """Below this width one thread computes: waking a second one costs more than it brings, above all on a busy machine."""
@@ -59,21 +56,24 @@ class LLM:
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
         max_num_batched_tokens: int = 512,
+        block_size: int | None = None,
+        memory_bytes: int | None = None,
         backend: str = "auto",
         threads: int | None = None,
     ) -> None:
         self.directory = default_checkpoint() if model is None else Path(model)
         config = read_config(self.directory)
         sizes = RunWish(
-            max_model_len=min(DEFAULT_MODEL_LEN, config.max_positions) if max_model_len is None else max_model_len,
+            max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
+            block_size=default_block_size(config) if block_size is None else block_size,
+            memory_bytes=memory_bytes,
             backend=backend,
             threads=threads,
         )
         wish = named_wish(sizes, profile=profile, kv_cache_dtype=kv_cache_dtype, index_cache_dtype=index_cache_dtype)
-        check(wish, config)
-        assert wish.max_model_len is not None
+        self.plan = resolve(wish, config)
         kernels = select_kernels(backend)
         self.tokenizer = Tokenizer.from_file(self.directory / "tokenizer.json")
         self._model = load_model(self.directory, wish.profile, wish.pool, kernels)
@@ -83,12 +83,14 @@ class LLM:
             torch.set_num_threads(threads)
         self.config = self._model.config
         limits = SchedulerLimits(
-            max_num_seqs=wish.max_num_seqs,
-            max_num_batched_tokens=wish.max_num_batched_tokens,
-            max_model_len=wish.max_model_len,
+            max_num_seqs=self.plan.max_num_seqs,
+            max_num_batched_tokens=self.plan.max_num_batched_tokens,
+            max_model_len=self.plan.max_model_len,
             look_back=config.engram.max_ngram - 1,
+            block_size=self.plan.block_size,
+            num_pages=self.plan.num_pages,
         )
-        self.engine = Engine(self._model.runner(wish.max_num_seqs, wish.max_model_len), limits)
+        self.engine = Engine(self._model.planned_runner(self.plan), limits)
         self._next_id = 0
         self._answers: dict[int, Answer] = {}
         self._codec: ChatCodec | None = None

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from flash41.cache.contiguous import ContiguousStore
+from flash41.cache.paged import PagedStore
 from flash41.cache.rows import row_formats
-from flash41.cache.store import store_shape
+from flash41.cache.store import Store, store_shape
 from flash41.checkpoint.loader import Checkpoint, open_checkpoint
 from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
@@ -23,6 +24,7 @@ from flash41.engram.vocabulary import TokenMap
 from flash41.kernels.interface import Kernels
 from flash41.model.backbone import Backbone
 from flash41.model.build import build_backbone
+from flash41.planning.resolve import RunPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,17 @@ class LoadedModel:
         return torch.bfloat16 if self.profile.bf16_stores else torch.float32
 
     def runner(self, num_slots: int, max_positions: int) -> Runner:
-        """A runner with caches for `num_slots` requests of `max_positions`."""
-        store = ContiguousStore(store_shape(self.config, num_slots, max_positions), row_formats(self.pool))
+        """A runner with contiguous caches for `num_slots` requests of `max_positions`."""
+        shape = store_shape(self.config, num_slots, max_positions)
+        return self._runner(ContiguousStore(shape, row_formats(self.pool)))
+
+    def planned_runner(self, plan: RunPlan) -> Runner:
+        """A runner with the pool of a plan."""
+        if plan.placement is None:
+            return self.runner(plan.max_num_seqs, plan.max_model_len)
+        return self._runner(PagedStore(store_shape(self.config, plan.max_num_seqs, plan.max_model_len), plan.placement))
+
+    def _runner(self, store: Store) -> Runner:
         guard = self.checkpoint.check_unchanged
         return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard)
 

@@ -19,6 +19,8 @@ class PlannedSpan:
     """Token ids right before `start`, oldest first, as many as the n-gram order looks back (fewer at the beginning)."""
     samples: bool
     """Whether the last row's logits choose the next token (false inside a prompt)."""
+    pages: tuple[int, ...] = ()
+    """Pages of the request, in order of the positions they hold, those of this span included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

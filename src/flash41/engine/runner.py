@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flash41.cache.contiguous import ContiguousStore
+from flash41.cache.store import Store
 from flash41.cache.views import Span
 from flash41.engine.plan import StepPlan
 from flash41.engram.hashing import EngramHash, row_ids, windows
@@ -27,6 +27,8 @@ class Staged:
 
     batch: ForwardBatch
     spans: tuple[Span, ...]
+    pages: tuple[tuple[int, ...], ...]
+    """Pages of each span's request."""
 
     def all_logits(self) -> "Staged":
         """The same step with the logits of every row."""
@@ -39,7 +41,7 @@ class Runner:
     def __init__(
         self,
         backbone: Backbone,
-        store: ContiguousStore,
+        store: Store,
         tables: Mapping[int, tuple[EngramHash, EngramTable]],
         token_map: TokenMap,
         dtype: torch.dtype,
@@ -67,14 +69,15 @@ class Runner:
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
             engram=self._engram(plan),
         )
-        return Staged(batch=batch, spans=tuple(spans))
+        return Staged(batch=batch, spans=tuple(spans), pages=tuple(planned.pages for planned in plan.spans))
 
     def run(self, staged: Staged, probe: Probe | None = None) -> BackboneOutput:
         """The forward; afterwards the caches hold the step's rows."""
         self._guard()  # again, as a step may be staged long before it runs: changed files are no wrong numbers
-        for span in staged.spans:
+        for span, pages in zip(staged.spans, staged.pages, strict=True):
             if span.start == 0:
                 self.store.reset(span.slot)
+            self.store.assign(span.slot, pages)
         return self._backbone(staged.batch, self.store.view(staged.spans), probe)  # type: ignore[no-any-return]
 
     def _engram(self, plan: StepPlan) -> dict[int, EngramRows]:

@@ -1,14 +1,21 @@
 """Decides which rows a step computes, and turns its tokens into events.
 
 Running requests that only await their newest token go first, one row each; what is left of the row budget goes to
-prompts, oldest request first, in chunks.  So a long prompt never starves a running answer.  Requests are admitted in
-order of arrival while slots are free.  Integers only: the scheduler has never seen a tensor.
+prompts, oldest request first, in chunks.  So a long prompt never starves a running answer.
+
+A request is admitted, in order of arrival, when a slot is free and the free pages hold all its known tokens besides
+what earlier ones still need.  When an answer needs a page and none is free, the request admitted last gives back its
+slot and pages and is computed again later: its tokens stay, and since a row's bits depend on nothing else, its answer
+is the same.
+
+Integers only: the scheduler has never seen a tensor.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flash41.cache.pages import PagePool, PageTable
 from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.request import FinishReason, Request
 from flash41.errors import RequestError, complaint
@@ -26,6 +33,10 @@ class SchedulerLimits:
     """Positions of one request, prompt and answer together."""
     look_back: int
     """Token ids before a span that its n-grams reach."""
+    block_size: int = 256
+    """Tokens per page."""
+    num_pages: int | None = None
+    """Pages of the pool, at least those of one request; None is enough for all requests at full length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +65,7 @@ class Running:
 
     request: Request
     slot: int
+    table: PageTable
     num_computed: int = 0
 
     def ids(self, start: int, end: int) -> tuple[int, ...]:
@@ -80,6 +92,10 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._running: list[Running] = []
         self._free_slots = list(range(limits.max_num_seqs - 1, -1, -1))
+        longest = -(-limits.max_model_len // limits.block_size)
+        self._pages = PagePool(limits.max_num_seqs * longest if limits.num_pages is None else limits.num_pages)
+        assert self._pages.num_pages >= longest, f"{self._pages.num_pages} pages cannot hold one request of {longest}"
+        self.num_preemptions = 0
 
     @property
     def num_unfinished(self) -> int:
@@ -114,16 +130,55 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None when nothing is left to do."""
+        self._admit()
+        while self._running:
+            spans = self._spans()
+            if spans:
+                return StepPlan(spans=tuple(spans))
+            # Prompts hold all pages and none can go on: the newest one waits until the others are done.
+            self._preempt(self._running[-1])
+        return None
+
+    def _admit(self) -> None:
         while self._waiting and self._free_slots:
-            self._running.append(Running(self._waiting.popleft(), self._free_slots.pop()))
+            request, table = self._waiting[0], PageTable(self._pages, self.limits.block_size)
+            known = len(request.prompt_ids) + len(request.output_ids)
+            promised = sum(running.table.pages_needed(running.num_missing) for running in self._running)
+            if table.pages_needed(known) > self._pages.num_free - promised:
+                return
+            self._running.append(Running(self._waiting.popleft(), self._free_slots.pop(), table))
+
+    def _spans(self) -> list[PlannedSpan]:
         budget = self.limits.max_num_batched_tokens
-        spans = []
+        spans: list[PlannedSpan] = []
+        planned: set[int] = set()
         for running in sorted(self._running, key=lambda item: item.num_missing > 1):
-            length = min(running.num_missing, budget)
-            if length:
+            if running not in self._running:
+                continue  # gave its pages to an answer planned before it
+            length = min(running.num_missing, budget, self._room(running, planned))
+            if length > 0:
+                running.table.append(length)
+                planned.add(running.request.request_id)
                 spans.append(self._span(running, length))
                 budget -= length
-        return StepPlan(spans=tuple(spans)) if spans else None
+        return spans
+
+    def _room(self, running: Running, planned: set[int]) -> int:
+        """Tokens that a request's pages and the free ones hold; for an answer, pages of later requests are freed."""
+        while running.num_missing == 1 and running.table.pages_needed(1) > self._pages.num_free:
+            others = [other for other in self._running if other is not running]
+            victims = [other for other in others if other.request.request_id not in planned]
+            if not victims:
+                break
+            self._preempt(victims[-1])
+        held = len(running.table.page_ids) + self._pages.num_free
+        return held * self.limits.block_size - running.table.num_tokens
+
+    def _preempt(self, running: Running) -> None:
+        """Takes slot and pages from a request and puts it first in line; what it has said stays said."""
+        self._release(running)
+        self._waiting.appendleft(running.request)
+        self.num_preemptions += 1
 
     def _span(self, running: Running, length: int) -> PlannedSpan:
         start = running.num_computed
@@ -134,6 +189,7 @@ class Scheduler:
             ids=running.ids(start, start + length),
             history=running.ids(max(0, start - self.limits.look_back), start),
             samples=length == running.num_missing,
+            pages=running.table.page_ids,
         )
 
     def commit(self, plan: StepPlan, tokens: Mapping[int, SampledToken]) -> list[TokenEvent]:
@@ -172,9 +228,11 @@ class Scheduler:
     def _release(self, running: Running) -> None:
         self._running.remove(running)
         self._free_slots.append(running.slot)
+        running.table.release()
 
     def check_integrity(self) -> None:
-        """Free and used slots add up to all slots, and no two requests share one."""
+        """Free and used slots add up to all slots and no two requests share one; the same for pages."""
         used = [running.slot for running in self._running]
         total = self.limits.max_num_seqs
         assert sorted(used + self._free_slots) == list(range(total)), (used, self._free_slots, total)
+        self._pages.check_integrity(page for running in self._running for page in running.table.page_ids)

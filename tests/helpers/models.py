@@ -72,7 +72,7 @@ def fresh_model(
     profile: Profile, kernels: type[ReferenceKernels] = ReferenceKernels, directory: Path = CHECKPOINT
 ) -> LoadedModel:
     """A model of its own, for tests that change it or one of its kernels."""
-    return load_model(directory, profile, profile.default_pool, kernels())
+    return load_model(directory, profile, profile.default_pool, kernels(), drafts=True)
 
 
 def second_config() -> ModelConfig:

@@ -1,4 +1,7 @@
-"""What several folders of tests share: models that are opened once, and traces of the golden prompts."""
+"""Fixtures of the folders that run whole models: models that are opened once, and traces of the golden prompts.
+
+A folder's conftest.py imports the ones it uses, so that other folders load no model code.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -12,7 +12,7 @@ evicting it strands nothing.  Evicting a page drops the image filed under it.  P
 own.  Knows nothing of bytes and of requests.  spec: cache.md section 7.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,11 +23,10 @@ from flash41.cache.pages import PagePool
 from flash41.errors import ConfigError, ProtocolError, complaint
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
     key: PageKey
     page_id: int
-    num_children: int = 0
 
 
 class PrefixCache:
@@ -162,7 +161,6 @@ class PrefixCache:
         self.images.check_integrity()
         entries = self._entries
         order = {page_hash: index for index, page_hash in enumerate(entries)}
-        children = Counter(entry.key.parent for entry in entries.values() if entry.key.parent in entries)
         pages = [entry.page_id for entry in entries.values()]
         faults = []
         if len(entries) > self.max_pages or len(set(pages)) != len(pages):
@@ -170,8 +168,6 @@ class PrefixCache:
         if any(not self._pool.references(page_id) for page_id in pages):
             faults.append(complaint("cached pages", pages, "pages that the cache holds"))
         for page_hash, entry in entries.items():
-            if entry.num_children != children[page_hash]:
-                faults.append(complaint(f"children of {page_hash:016x}", entry.num_children, str(children[page_hash])))
             if order.get(entry.key.parent, len(order)) <= order[page_hash]:
                 faults.append(f"page {page_hash:016x}: more recently used than the page before it")
         strays = self.images.page_hashes - entries.keys()
@@ -197,8 +193,6 @@ class PrefixCache:
             return False
         self._pool.share((page_id,))
         self._entries[key.hash] = _Entry(key=key, page_id=page_id)
-        if key.parent in self._entries:
-            self._entries[key.parent].num_children += 1
         return True
 
     def _touch(self, keys: Sequence[PageKey]) -> None:
@@ -231,8 +225,6 @@ class PrefixCache:
     def _remove(self, entry: _Entry) -> None:
         key = entry.key
         del self._entries[key.hash]
-        if key.parent in self._entries:
-            self._entries[key.parent].num_children -= 1
         self._pool.give_back((entry.page_id,))
         self.counters.pages_evicted += 1
         self.counters.images_orphaned += self.images.drop(key.hash)

@@ -68,6 +68,10 @@ def test_a_restore_counts_as_use_and_its_image_stays() -> None:
     assert arena.num_available == 1
     arena.unpin(image)
     assert arena.num_available == 2
+    arena.touch(3)
+    arena.unpin(arena.pin(1))
+    kept(arena, 4)
+    assert arena.page_hashes == {1, 4}
     with pytest.raises(AssertionError, match="without pins"):
         arena.unpin(image)
 

@@ -46,6 +46,13 @@ def test_a_width_that_fills_no_unit_is_not_addressed_in_rows() -> None:
     assert not placement(release_with({"head_dim": 96}), 3, 2).whole_rows
 
 
+def test_the_state_zone_begins_at_a_multiple_of_both_alignments() -> None:
+    # Rows of 320 bytes: entries align to 320, zones to 256.
+    placed = placement(release_with({"head_dim": 160}), 3, 2)
+    assert placed.geometry.alignment_bytes == 320
+    assert placed.state_start % 320 == placed.state_start % 256 == 0
+
+
 def test_a_page_id_is_scaled_to_a_tile_of_a_plane() -> None:
     placed = placement(release(), 3, 1)
     for owner in (2, 20):

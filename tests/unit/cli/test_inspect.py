@@ -54,6 +54,7 @@ def test_the_keys_are_stable(release: dict[str, Any]) -> None:
         "tensors",
         "active_parameters",
         "quantization",
+        "cache",
     }
 
 
@@ -105,6 +106,23 @@ def test_storage_classes_cover_everything_once(release: dict[str, Any]) -> None:
     assert classes["fp8_dense"]["group"] == [32, 32]
     assert classes["fp8_rows"]["num_tensors"] == 4
     assert classes["bf16"]["scale"] is None
+
+
+def test_the_cost_of_the_cache_is_told_by_pool(release: dict[str, Any], text: str) -> None:
+    pools = release["cache"]["pools"]
+    assert [pool["bytes_per_token"] for pool in pools if (pool["main"], pool["index"]) == ("bf16", "fp8")] == [2890] * 2
+    assert release["cache"]["block_size"] == 256
+    assert "  bf16  fp8         5    739,840      2,890      5,971,968    5.38 MiB          2.83 GiB\n" in text
+
+
+def test_a_cache_that_cannot_be_laid_out_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(patched({"text_config.candidate_block_size": 3})))
+    result = invoke("inspect", path)
+    assert result.exit_code == 0, result.exception
+    fault = "block_size: got 256, expected rows per PAGE in whole tiles of 3; smallest legal block_size 6"
+    assert f"  refused: {fault}\n" in result.output
+    assert "Cache, pages of 256 tokens\n  refused: " in result.output
 
 
 def test_token_ids_are_told(release: dict[str, Any]) -> None:

@@ -9,8 +9,16 @@ from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import config_from_dict
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "config"
-ABSENT = object()
-"""As a patch value: remove the key."""
+
+
+class _Absent:
+    """A patch value that removes its key; prints alike in every process, as names of tests must."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()
 
 
 def release_text() -> str:

@@ -52,9 +52,8 @@ class Recorder:
 def _array(value: Tensor) -> Array:
     if value.is_floating_point():
         return value.float().numpy().copy()
-    if value.numel() and int(value.max()) >= 2**31:
-        return value.numpy().copy()
-    return value.to(torch.int32).numpy()
+    is_wide = value.numel() > 0 and int(value.max()) >= 2**31
+    return value.to(torch.int64 if is_wide else torch.int32).numpy().copy()
 
 
 def _join(point: str, pieces: list[Array]) -> Array:
@@ -80,6 +79,15 @@ def split(length: int, chunks: Sequence[int] | None) -> list[int]:
     return lengths
 
 
+def check_ids(ids: Sequence[int], vocab_size: int) -> None:
+    """Raises RequestError for no ids, and for ids outside a vocabulary."""
+    if not ids:
+        raise RequestError(complaint("token ids", list(ids), "at least one"))
+    outside = [token for token in ids if not 0 <= token < vocab_size]
+    if outside:
+        raise RequestError(complaint("token ids", outside[:8], f"integers from 0 to {vocab_size - 1}"))
+
+
 def trace(
     model: LoadedModel,
     ids: Sequence[int],
@@ -91,8 +99,7 @@ def trace(
 
     Raises RequestError for no ids, ids outside the vocabulary or chunk lengths below 1.
     """
-    if not ids:
-        raise RequestError(complaint("token ids", list(ids), "at least one"))
+    check_ids(ids, model.config.vocab_size)
     recorder = Recorder(points)
     taps = []
     logits = []

@@ -16,7 +16,7 @@ from flash41.config.run_rules import check
 from flash41.engine.load import load_model
 from flash41.errors import CapacityError, RequestError, complaint
 from flash41.kernels.select import select_kernels
-from flash41.tools.traces import Progress, trace
+from flash41.tools.traces import Progress, check_ids, split, trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,8 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
     """
     _check_target(out, force)
     config = read_config(directory)
-    outside = [token for token in wish.ids if not 0 <= token < config.vocab_size]
-    if outside:
-        raise RequestError(complaint("token ids", outside[:8], f"integers from 0 to {config.vocab_size - 1}"))
+    check_ids(wish.ids, config.vocab_size)
+    split(len(wish.ids), wish.chunks)
     run = named_wish(
         RunWish(backend=wish.backend, threads=wish.threads),
         profile=wish.profile,

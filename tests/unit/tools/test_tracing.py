@@ -1,0 +1,153 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flash41.checkpoint.reader import MappedShards
+from flash41.config.run import PoolDtype, PoolFormat, Profile
+from flash41.errors import CapacityError, ConfigError, Flash41Error, KernelError, RequestError
+from flash41.tools.traces import trace
+from flash41.tools.tracing import TraceWish, save_trace
+from helpers.golden_judge import Array
+from helpers.models import Models
+
+IDS = (0, 5, 300, 7, 5, 300, 7, 42)
+WISH = TraceWish(ids=IDS, points=("L0.*",))
+
+
+def saved(path: Path) -> dict[str, Array]:
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize(
+    ("values", "profile", "pool"),
+    [
+        ({}, Profile.VENDOR, None),
+        ({"chunks": (3, 1)}, Profile.VENDOR, None),
+        ({"profile": "fp32", "points": ("L2.*", "final.*")}, Profile.FP32, None),
+        (
+            {"profile": "atom", "kv_cache_dtype": "fp4", "index_cache_dtype": "fp4"},
+            Profile.ATOM,
+            PoolFormat(main=PoolDtype.FP4, index=PoolDtype.FP4),
+        ),
+    ],
+    ids=["plain", "chunks", "fp32", "pools"],
+)
+def test_the_file_holds_what_the_trace_gives(
+    values: dict[str, Any],
+    profile: Profile,
+    pool: PoolFormat | None,
+    tmp_path: Path,
+    models: Models,
+    default_directory: Path,
+) -> None:
+    wish = TraceWish(ids=IDS, **values)
+    count = save_trace(default_directory, wish, tmp_path / "out.npz", force=False)
+    expected = trace(models(default_directory, profile, pool), IDS, points=wish.points)
+    found = saved(tmp_path / "out.npz")
+    assert set(found) == set(expected)
+    assert count == len(expected) - 1 > 3
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype, name
+        assert np.array_equal(found[name], array), name
+    assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
+
+
+def test_progress_is_passed_on(tmp_path: Path, default_directory: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    wish = TraceWish(ids=IDS, chunks=(5, 2), points=())
+    assert save_trace(default_directory, wish, tmp_path / "out.npz", False, lambda *done: seen.append(done)) == 0
+    assert seen == [(5, 8), (7, 8), (8, 8)]
+
+
+def test_an_existing_file_is_replaced_only_by_force(tmp_path: Path, default_directory: Path) -> None:
+    out = tmp_path / "out.npz"
+    out.write_text("precious")
+    with pytest.raises(RequestError, match=r"output file: got '.*out.npz', expected a name that does not exist yet"):
+        save_trace(default_directory, WISH, out, force=False)
+    assert out.read_text() == "precious"
+    save_trace(default_directory, WISH, out, force=True)
+    assert "logits" in saved(out)
+
+
+@pytest.fixture
+def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: MappedShards, name: str) -> None:
+        raise AssertionError(f"{name} was read")
+
+    monkeypatch.setattr(MappedShards, "tensor", refuse)
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"ids": ()}, RequestError, r"token ids: got \[\], expected at least one"),
+        ({"ids": (0, 1024)}, RequestError, r"token ids: got \[1024\], expected integers from 0 to 1023"),
+        ({"chunks": (2, 0)}, RequestError, r"chunks: got \[2, 0\], expected lengths of at least 1"),
+        ({"profile": "exact"}, ConfigError, r"profile: got 'exact', expected one of vendor, atom, fp32, demo"),
+        ({"kv_cache_dtype": "fp8"}, ConfigError, r"kv_cache_dtype: got 'fp8', expected 'bf16' or 'fp4'"),
+        ({"threads": 0}, ConfigError, r"threads: got 0, expected > 0"),
+        ({"backend": "cuda"}, KernelError, r"backend: got 'cuda'"),
+    ],
+)
+def test_a_wish_is_refused_before_a_weight_is_read(
+    values: dict[str, Any], error: type[Flash41Error], message: str, tmp_path: Path, default_directory: Path
+) -> None:
+    wish = TraceWish(**{"ids": IDS, **values})
+    with pytest.raises(error, match=message):
+        save_trace(default_directory, wish, tmp_path / "out.npz", force=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("out.npy", r"output file: got '.*out.npy', expected a name that ends in .npz"),
+        ("out", r"expected a name that ends in .npz"),
+        ("nowhere/out.npz", r"output folder: got '.*nowhere', expected an existing folder"),
+        ("folder.npz", r"output file: got '.*folder.npz', expected a file \(a folder is never replaced\)"),
+    ],
+)
+def test_a_target_that_cannot_be_made_is_refused_before_a_weight_is_read(
+    name: str, message: str, tmp_path: Path, default_directory: Path
+) -> None:
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(RequestError, match=message):
+        save_trace(default_directory, WISH, tmp_path / name, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.npz"]
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_a_directory_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere: expected a file"):
+        save_trace(tmp_path / "nowhere", WISH, tmp_path / "out.npz", force=False)
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, default_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.npz"
+    out.write_text("precious")
+
+    def fail(file: Any, **_: object) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(CapacityError, match=r"writing .*out.npz: got .*No space left on device"):
+        save_trace(default_directory, WISH, out, force=True)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_threads_are_set_when_asked_for(tmp_path: Path, default_directory: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        save_trace(default_directory, TraceWish(ids=(0,), points=(), threads=2), tmp_path / "out.npz", force=False)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

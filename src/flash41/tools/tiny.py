@@ -11,7 +11,7 @@ from flash41.checkpoint.writer import write_checkpoint
 from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import read_config
 from flash41.engram.vocabulary import TokenMap
-from flash41.errors import ConfigError, complaint
+from flash41.errors import ConfigError, combined, complaint
 
 BYTES_PER_SHARD = 256 << 20
 """Largest shard a small checkpoint is cut into."""
@@ -54,18 +54,30 @@ def make_tiny(
 
 def _tokenizer_files(config: ModelConfig, tokenizer: Path | None) -> dict[str, bytes]:
     if tokenizer is None:
-        default = default_config()
-        same = (config.vocab_size, config.engram.compressed_vocab_size, config.tokens) == (
-            default.vocab_size,
-            default.engram.compressed_vocab_size,
-            default.tokens,
-        )
-        if not same:
-            got = f"vocabulary {config.vocab_size}, {config.engram.compressed_vocab_size} classes"
-            remedy = "name a tokenizer.json with --tokenizer"
-            raise ConfigError(complaint("tokenizer for this configuration", got, "one that fits", remedy))
+        _check_default_fits(config)
         return default_tokenizer_files()
     TokenMap.from_tokenizer(tokenizer, config)
     sidecar = tokenizer.with_name("tokenizer_config.json")
     extra = {sidecar.name: sidecar.read_bytes()} if sidecar.is_file() else {}
     return {"tokenizer.json": tokenizer.read_bytes(), **extra}
+
+
+def _check_default_fits(config: ModelConfig) -> None:
+    own, default = _tokenizer_facts(config), _tokenizer_facts(default_config())
+    remedy = "that of the embedded default's tokenizer; name another tokenizer.json with --tokenizer"
+    faults = [complaint(name, own[name], str(default[name]), remedy) for name in own if own[name] != default[name]]
+    if faults:
+        raise ConfigError(combined(faults))
+
+
+def _tokenizer_facts(config: ModelConfig) -> dict[str, int]:
+    """What a tokenizer must agree with."""
+    tokens = config.tokens
+    return {
+        "vocab_size": config.vocab_size,
+        "engram_compressed_vocab_size": config.engram.compressed_vocab_size,
+        "bos_token_id": tokens.bos,
+        "eos_token_id": tokens.eos,
+        "pad_token_id": tokens.pad,
+        "image_token_id": tokens.image,
+    }

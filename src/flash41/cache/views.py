@@ -1,7 +1,7 @@
 """What the layers of one batch may read and append, and the two protocols a store implements.
 
 A batch is a list of spans, each the next rows of one request.  Rows of the forward are numbered from span to span.
-spans. A store hands out one `BatchView` per batch; the model asks it for a layer's window, for an owner's plane and for
+A store hands out one `BatchView` per batch; the model asks it for a layer's window, for an owner's plane and for
 an owner's open group, and never learns where a row lies.  Writing order inside a layer (spec: cache.md section 6):
 
     window   read the ring and the batch's own rows together, then append the batch's rows to the ring

@@ -6,7 +6,7 @@ prompts, oldest request first, in chunks.  So a long prompt never starves a runn
 A request is admitted, in order of arrival, when a slot is free and the free pages hold all its known tokens besides
 what earlier ones still need.  When an answer needs a page and none is free, the request admitted last gives back its
 slot and pages and is computed again later: its tokens stay, and since a row's bits depend on nothing else, its answer
-is the same.
+is the same.  Nobody takes pages from a request admitted before it: an answer without such a victim waits.
 
 Integers only: the scheduler has never seen a tensor.
 """
@@ -151,26 +151,28 @@ class Scheduler:
     def _spans(self) -> list[PlannedSpan]:
         budget = self.limits.max_num_batched_tokens
         spans: list[PlannedSpan] = []
-        planned: set[int] = set()
         for running in sorted(self._running, key=lambda item: item.num_missing > 1):
+            if budget == 0:
+                break  # room is made by taking pages from others, which nobody may who has no row in this step
             if running not in self._running:
                 continue  # gave its pages to an answer planned before it
-            length = min(running.num_missing, budget, self._room(running, planned))
+            length = min(running.num_missing, budget, self._room(running))
             if length > 0:
                 running.table.append(length)
-                planned.add(running.request.request_id)
                 spans.append(self._span(running, length))
                 budget -= length
         return spans
 
-    def _room(self, running: Running, planned: set[int]) -> int:
-        """Tokens that a request's pages and the free ones hold; for an answer, pages of later requests are freed."""
+    def _room(self, running: Running) -> int:
+        """Tokens that a request's pages and the free ones hold; for an answer, pages of later requests are freed.
+
+        Answers are planned in order of admission and before all prompts, so a victim is never part of the step yet.
+        """
         while running.num_missing == 1 and running.table.pages_needed(1) > self._pages.num_free:
-            others = [other for other in self._running if other is not running]
-            victims = [other for other in others if other.request.request_id not in planned]
-            if not victims:
+            newest = self._running[-1]
+            if newest is running:
                 break
-            self._preempt(victims[-1])
+            self._preempt(newest)
         held = len(running.table.page_ids) + self._pages.num_free
         return held * self.limits.block_size - running.table.num_tokens
 

@@ -6,11 +6,10 @@
 Integers only.  spec: cache.md section 2, config.md sections 4.4 and 4.8.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flash41.cache.budget import split_budget
-from flash41.cache.geometry import PoolGeometry, pool_geometry
+from flash41.cache.geometry import PoolGeometry, pool_geometry, row_bytes
 from flash41.cache.geometry_rules import smallest_block_size
 from flash41.cache.placement import Placement, placement
 from flash41.config.architecture import ModelConfig
@@ -61,7 +60,8 @@ def default_block_size(config: ModelConfig) -> int:
     """256 tokens, or the next number above it whose rows fill whole candidate blocks of every owner."""
     owners = config.attention.kv_source_layer_ids
     ratios = [config.attention.compress_ratios[owner] for owner in owners]
-    unit = smallest_block_size(config.indexer.candidate_block_size, ratios)
+    # Without candidates a model may name no block at all.
+    unit = smallest_block_size(max(1, config.indexer.candidate_block_size), ratios)
     return -(-DEFAULT_BLOCK_SIZE // unit) * unit
 
 
@@ -70,42 +70,66 @@ def resolve(wish: RunWish, config: ModelConfig) -> RunPlan:
     check(wish, config)
     length = wish.max_model_len or min(DEFAULT_MODEL_LEN, config.max_positions)
     if not config.attention.kv_source_layer_ids:
-        return _plan(wish, None, wish.max_num_seqs * -(-length // wish.block_size), length, ())
+        return _without_pages(wish, config, length)
     geometry = pool_geometry(config, wish.pool, block_size=wish.block_size)
     wanted = wish.max_num_seqs * geometry.pages_for(length)
     places = placement(geometry, wanted, wish.max_num_seqs)
     if wish.memory_bytes is not None and places.total_bytes > wish.memory_bytes:
-        places = split_budget(geometry, wish.memory_bytes, wish.max_num_seqs).placement
-        length = _shortened(wish, geometry, places.num_pages, length)
-    choices = tuple(_choices(wish, places, wanted, length))
-    return _plan(wish, places, places.num_pages, length, choices)
+        places = _within(wish.memory_bytes, geometry, wish.max_num_seqs)
+    longest = min(length, places.num_pages * geometry.block_size)
+    if wish.max_model_len is not None and longest < length:
+        # A request that does not fit alone could never finish.
+        expected = f"at most the {longest} tokens that a budget of {wish.memory_bytes} bytes holds"
+        needed = placement(geometry, geometry.pages_for(length), wish.max_num_seqs).total_bytes
+        raise CapacityError(complaint("max_model_len", length, expected, f"{needed} bytes hold one such request"))
+    choices = (
+        Choice(name="slots", value=places.num_slots, reason=f"{geometry.state_bytes:,} bytes of STATE each"),
+        Choice(name="pages", value=places.num_pages, reason=_why_pages(wish, places, wanted)),
+        Choice(name="pool bytes", value=places.total_bytes, reason="pages and STATE in one allocation"),
+        _longest(wish, config, longest),
+    )
+    return _plan(wish, places, places.num_pages, longest, choices)
 
 
-def _shortened(wish: RunWish, geometry: PoolGeometry, num_pages: int, length: int) -> int:
-    """The longest request a pool can hold alone: a request that does not fit could never finish."""
-    capacity = num_pages * geometry.block_size
-    if capacity >= length:
-        return length
-    floor = geometry.state_bytes * wish.max_num_seqs
-    if capacity == 0:
-        expected = f"at least {floor + geometry.page_bytes} for {wish.max_num_seqs} STATE entries and one page"
+def _within(budget: int, geometry: PoolGeometry, num_slots: int) -> Placement:
+    """The largest pool of a budget, at least one page."""
+    least = placement(geometry, 1, num_slots).total_bytes
+    if budget < least:
+        expected = f"at least {least} for {num_slots} STATE entries and one page"
+        raise CapacityError(complaint("cache budget in bytes", budget, expected, "fewer requests at once need less"))
+    return split_budget(geometry, budget, num_slots).placement
+
+
+def _without_pages(wish: RunWish, config: ModelConfig, length: int) -> RunPlan:
+    """The plan of a model whose layers have windows only: rings of every slot, and pages that cost nothing."""
+    _, row = row_bytes(wish.pool.main, config.attention.head_dim)
+    per_slot = config.num_layers * config.attention.window * row
+    least = wish.max_num_seqs * per_slot
+    if wish.memory_bytes is not None and wish.memory_bytes < least:
+        expected = f"at least {least} for the windows of {wish.max_num_seqs} requests"
         raise CapacityError(complaint("cache budget in bytes", wish.memory_bytes, expected))
+    choices = (
+        Choice(name="slots", value=wish.max_num_seqs, reason=f"{per_slot:,} bytes of windows each, no pages"),
+        _longest(wish, config, length),
+    )
+    return _plan(wish, None, wish.max_num_seqs * -(-length // wish.block_size), length, choices)
+
+
+def _why_pages(wish: RunWish, places: Placement, wanted: int) -> str:
+    sizes = f"{places.geometry.block_size} tokens and {places.geometry.page_bytes:,} bytes each; "
+    if places.num_pages == wanted:
+        return sizes + "enough for every request at full length"
+    return sizes + f"what a budget of {wish.memory_bytes:,} bytes leaves"
+
+
+def _longest(wish: RunWish, config: ModelConfig, length: int) -> Choice:
     if wish.max_model_len is not None:
-        expected = f"at most the {capacity} tokens that a budget of {wish.memory_bytes} bytes holds"
-        raise CapacityError(complaint("max_model_len", length, expected))
-    return capacity
-
-
-def _choices(wish: RunWish, places: Placement, wanted: int, length: int) -> Iterator[Choice]:
-    geometry = places.geometry
-    yield Choice(name="slots", value=places.num_slots, reason=f"{geometry.state_bytes:,} bytes of STATE each")
-    why = f"{geometry.block_size} tokens and {geometry.page_bytes:,} bytes each; "
-    enough = "enough for every request at full length"
-    why += enough if places.num_pages == wanted else f"what a budget of {wish.memory_bytes:,} bytes leaves"
-    yield Choice(name="pages", value=places.num_pages, reason=why)
-    yield Choice(name="pool bytes", value=places.total_bytes, reason="pages and STATE in one allocation")
-    asked = "as asked" if wish.max_model_len is not None else "the default, or less where the pool or the model ends"
-    yield Choice(name="longest request", value=length, reason=asked)
+        reason = "as asked"
+    elif length == DEFAULT_MODEL_LEN:
+        reason = "the default"
+    else:
+        reason = "where the model ends" if length == config.max_positions else "where the pool ends"
+    return Choice(name="longest request", value=length, reason=reason)
 
 
 def _plan(wish: RunWish, places: Placement | None, num_pages: int, length: int, choices: tuple[Choice, ...]) -> RunPlan:

@@ -10,6 +10,7 @@
 the model was trained to read them.  `stream` yields events as they come.
 """
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ from flash41.engine.scheduler import SchedulerLimits
 from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
 from flash41.planning.resolve import default_block_size, resolve
+
+logger = logging.getLogger(__name__)
 
 THREADED_HIDDEN_SIZE = 1024
 """Below this width one thread computes: waking a second one costs more than it brings, above all on a busy machine."""
@@ -74,6 +77,8 @@ class LLM:
         )
         wish = named_wish(sizes, profile=profile, kv_cache_dtype=kv_cache_dtype, index_cache_dtype=index_cache_dtype)
         self.plan = resolve(wish, config)
+        for choice in self.plan.choices:
+            logger.info("%s", choice)
         kernels = select_kernels(backend)
         self.tokenizer = Tokenizer.from_file(self.directory / "tokenizer.json")
         self._model = load_model(self.directory, wish.profile, wish.pool, kernels)

@@ -37,6 +37,8 @@ def generate(
     index_cache_dtype: options.IndexCacheDtype = None,
     max_model_len: options.MaxModelLen = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
+    block_size: options.BlockSize = None,
+    memory: options.Memory = None,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -47,6 +49,7 @@ def generate(
     """
     chat_only = {"--thinking": thinking, "--effort": effort is not None, "--system": system is not None}
     _check_usage(prompt, token_ids, raw, thinking, [name for name, given in chat_only.items() if given])
+    memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
     from flash41.engine.llm import LLM
     from flash41.engine.request import SamplingParams
 
@@ -60,6 +63,8 @@ def generate(
         max_model_len=max_model_len,
         max_num_seqs=1,
         max_num_batched_tokens=max_num_batched_tokens,
+        block_size=block_size,
+        memory_bytes=memory_bytes,
         backend=backend,
         threads=threads,
     )

@@ -30,6 +30,18 @@ MaxNumBatchedTokens = Annotated[
     int,
     typer.Option("--max-num-batched-tokens", help="Rows of one forward; a longer prompt is read in chunks."),
 ]
+BlockSize = Annotated[
+    int | None,
+    typer.Option("--block-size", help="Tokens per page of the cache. [default: 256, or the next size that fits]"),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="BYTES",
+        help="Memory of the cache: 64M, 2G, or plain bytes. [default: all requests at full length]",
+    ),
+]
 Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]
 Threads = Annotated[
     int | None,
@@ -38,6 +50,17 @@ Threads = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing target.")]
 
 INTEGER = re.compile(r"-?[0-9]+")
+
+SIZE = re.compile(r"([0-9]+)([KMGT]?)")
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def num_bytes(text: str, option: str) -> int:
+    """The bytes of ``64M``; units are powers of 1024.  A usage error names the option, the text and what it may be."""
+    found = SIZE.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise typer.BadParameter(f"got {text!r}, expected bytes above 0 such as 64M, 2G or 65536", param_hint=option)
+    return int(found[1]) * UNITS[found[2]]
 
 
 def integers(text: str, option: str) -> list[int]:

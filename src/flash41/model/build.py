@@ -69,6 +69,16 @@ def expert_weights(checkpoint: Checkpoint, prefix: str) -> ExpertWeights:
     )
 
 
+def published_last(layers: Topology, layer_id: int) -> int:
+    """The owner whose index keys a ratio-2 scorer of profile `demo` finds where no group of two closes.
+
+    Owners of ratio 1 publish for every token, so the last one in front of the scorer has just done so; without one the
+    last owner of the model has, for the token before.  spec: attention.md section 11.7.
+    """
+    always = [spec.layer_id for spec in layers.layers[:layer_id] if spec.writes_plane and spec.ratio == 1]
+    return always[-1] if always else layers.kv_owners[-1]
+
+
 class Builder:
     """Binds tensors by name; one method per module."""
 
@@ -179,7 +189,7 @@ class Builder:
             key,
             rounding=self.roundings.index,
             bf16_chain=self.profile.bf16_score_chain,
-            stale_owner=self.topology.kv_owners[-1] if self.profile.stale_index_slots else None,
+            stale_owner=published_last(self.topology, spec.layer_id) if self.profile.stale_index_slots else None,
             kernels=self.kernels,
         )
 

@@ -143,8 +143,8 @@ class Indexer(nn.Module):
             owner = self._spec.kv_owner
             open_pair = span.length == 1 and span.start % 2 == 0
             if self._stale_owner is not None and self._spec.ratio == 2 and open_pair:
-                # Profile demo: no group closes, so the owner publishes nothing and the last published plane is read,
-                # which is the last owner's as of the previous token (spec: attention.md section 11.7).
+                # Profile demo: no group closes, so the owner publishes nothing and the last published plane is read
+                # (spec: attention.md section 11.7).
                 owner = self._stale_owner
             buckets.setdefault((owner, span.length), []).append(span)
         return [(spans, owner) for (owner, _), spans in buckets.items()]

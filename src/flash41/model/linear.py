@@ -61,17 +61,17 @@ class GroupedOutput(nn.Module):
         self.groups = groups
         self._kernels = kernels
         self._mode = profile.wo_a
+        rank = weight.shape[0] // groups
+        # Views of the stored bytes, made once: a backend that keeps decoded weights knows them again.
+        self._parts = tuple(weight.slice_rows(group * rank, (group + 1) * rank) for group in range(groups))
         self._dequantized: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, groups, inputs] -> [T, groups * rank]."""
         if self._mode == "fp8":
-            rank = self.weight.shape[0] // self.groups
-            parts = [
-                self._kernels.scaled_linear(x[:, group], self.weight.slice_rows(group * rank, (group + 1) * rank))
-                for group in range(self.groups)
-            ]
-            return torch.cat(parts, 1)
+            return torch.cat(
+                [self._kernels.scaled_linear(x[:, group], part) for group, part in enumerate(self._parts)], 1
+            )
         return self._kernels.grouped_linear(x, self._matrices()).flatten(1)
 
     def _matrices(self) -> Tensor:

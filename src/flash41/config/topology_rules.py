@@ -123,6 +123,9 @@ def owner_faults(ratios: Sequence[int], kv_sources: Sequence[int], index_sources
 
 
 def _taps(config: ModelConfig) -> Iterator[str]:  # T13
+    if config.dspark.num_stages and not config.dspark.target_layer_ids:
+        yield complaint("dspark_target_layer_ids", [], "at least one layer", "the first draft stage reads it")
+        return
     previous = -1
     for index, layer_id in enumerate(config.dspark.target_layer_ids):
         is_backbone = _is_int(layer_id) and 0 <= layer_id < config.num_layers

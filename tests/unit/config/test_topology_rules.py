@@ -97,6 +97,10 @@ def test_invalid_patches_are_refused_by_the_rule_the_vectors_name(case: dict[str
             {"dspark_target_layer_ids": [37, "38"]},
             "dspark_target_layer_ids[1]: got '38', expected a backbone layer without Engram, ascending",
         ),
+        (
+            {"dspark_target_layer_ids": []},
+            "dspark_target_layer_ids: got [], expected at least one layer (the first draft stage reads it)",
+        ),
         ({"dspark_noise_token_id": 129280}, "dspark_noise_token_id: got 129280, expected < vocab_size 129280"),
         (
             {"engram_pad_token_id": -1},
@@ -141,6 +145,11 @@ def test_rules_are_reported_in_the_order_of_the_specification() -> None:
     # T15 stands before T12.
     both = {"kv_source_layer_ids": [2, 8, 14, 20, 28], "dspark_num_experts_per_tok": 200}
     assert refusal(both).startswith("dspark_num_experts_per_tok")
+
+
+def test_taps_do_not_matter_without_draft_stages() -> None:
+    patch = {"dspark_target_layer_ids": [], "num_nextn_predict_layers": 0, "compress_ratios": RATIOS[:40]}
+    assert list(topology_faults(config_from_dict(text_patched(patch)))) == []
 
 
 def test_candidate_sizes_do_not_matter_without_a_source() -> None:

@@ -12,6 +12,8 @@ from helpers.checkpoints import copied
 from helpers.scripted import SAMPLER, scripted
 
 EOS = 1
+SCARCE_BYTES = 70_000
+"""STATE of four slots and pages for hardly more than one long request."""
 PROMPTS = ("Once upon a time", (0, 17, 42), "", (0, 300, 40, 500, 9, 9, 9, 21, 1000))
 PARAMS = SamplingParams(max_tokens=5, seed=7, ignore_eos=True)
 LATER = SamplingParams(max_tokens=5, seed=8, ignore_eos=True)
@@ -81,6 +83,19 @@ def test_an_answer_does_not_depend_on_the_rows_of_a_step(
     default_directory: Path, expected: list[tuple[int, ...]]
 ) -> None:
     assert texts(LLM(default_directory, max_num_seqs=3, max_num_batched_tokens=4)) == expected
+
+
+def test_an_answer_does_not_depend_on_the_memory_it_shares(
+    default_directory: Path, expected: list[tuple[int, ...]]
+) -> None:
+    longer = SamplingParams(max_tokens=20, seed=7, ignore_eos=True)
+    roomy = LLM(default_directory, max_model_len=64, block_size=16)
+    scarce = LLM(default_directory, max_model_len=64, max_num_seqs=4, block_size=16, memory_bytes=SCARCE_BYTES)
+    assert scarce.plan.num_pages < 2 * 64 // 16
+    found = texts(scarce, longer)
+    assert found == texts(roomy, longer)
+    assert [answer[:5] for answer in found] == expected
+    assert scarce.engine.scheduler.num_preemptions > roomy.engine.scheduler.num_preemptions == 0
 
 
 def test_two_slots_more_make_no_difference_to_a_used_engine(llm: LLM, expected: list[tuple[int, ...]]) -> None:

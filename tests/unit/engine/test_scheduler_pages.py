@@ -174,18 +174,16 @@ def test_a_request_that_gave_way_is_read_again_with_its_answer_and_goes_on_behin
     assert second.output_ids == [21, 23]
 
 
-def test_a_newer_request_of_one_token_takes_no_page_of_an_older_prompt() -> None:
-    answer, prompt, short = request(0, 3), request(1, 8), request(2, 1)
-    tested = with_requests(scheduler(4, rows=1), answer, prompt, short)
-    for _ in range(4):
-        step(tested)  # the only row is the first answer's, or the next one of its prompt
-    # The answer has begun a second page, so that two are left for the prompt and none for the request behind it.
-    tested.limits = dataclasses.replace(tested.limits, max_num_batched_tokens=5)
-    assert step(tested) == [(0, 4, 1), (1, 0, 4)]
-    assert step(tested) == [(0, 5, 1), (1, 4, 4)]
-    assert [running.request.request_id for running in tested._running] == [0, 1, 2]
-    assert tested.num_preemptions == 0
-    finish(tested, [answer, prompt, short])
+def test_an_answer_takes_no_page_of_a_prompt_that_was_admitted_before_it() -> None:
+    prompt, answer = request(0, 12), request(1, 1)
+    tested = with_requests(scheduler(4, rows=2), prompt, answer)
+    for position in range(8):
+        assert step(tested) == [(1, position, 1), (0, position, 1)]
+    # Each holds two full pages and needs a third: the newer one gives way, although answers are planned first.
+    assert step(tested) == [(0, 8, 2)]
+    assert [running.request.request_id for running in tested._running] == [0]
+    assert tested.num_preemptions == 1
+    finish(tested, [prompt, answer])
 
 
 def test_nobody_gives_way_to_an_answer_that_has_no_row_in_this_step() -> None:

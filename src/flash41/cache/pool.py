@@ -30,6 +30,11 @@ class StridedRows:
         self._inner = memory.shape[1]
         self._codec = codec
 
+    @property
+    def packs(self) -> bool:
+        """Whether rows are kept as codes and scales."""
+        return self._codec.packs
+
     def write(self, addresses: Tensor, rows: Rows) -> None:
         """Stores rows [n, channels] at flat row numbers outer * inner + row."""
         codes, scales = self._codec.encode(rows)
@@ -66,6 +71,11 @@ class TiledRows:
         self._offsets = (
             (channel // height) * height * height + channel % height + torch.arange(height)[:, None] * height
         )
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows are kept as codes and scales: always."""
+        return True
 
     def write(self, addresses: Tensor, rows: Rows) -> None:
         """Stores rows [n, channels] at row numbers of the plane."""

@@ -84,6 +84,11 @@ class RowCodec:
         self.scale_dtype = torch.float32 if scale is ScaleFormat.FP32 else torch.uint8
 
     @property
+    def packs(self) -> bool:
+        """Whether rows are kept as codes and scales."""
+        return self._packed is not None
+
+    @property
     def code_bytes(self) -> int:
         """Bytes of a row's codes."""
         return self.code_shape[0] * self.code_dtype.itemsize
@@ -127,6 +132,11 @@ class RowBuffer:
         buffer = cls.__new__(cls)
         buffer.codec, buffer._codes, buffer._scales = codec, codes, scales
         return buffer
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows are kept as codes and scales."""
+        return self.codec.packs
 
     @property
     def num_rows(self) -> int:

@@ -67,6 +67,11 @@ def store_shape(config: ModelConfig, num_slots: int, max_positions: int) -> Stor
 class Buffer(Protocol):
     """Rows of one plane or of one layer's rings, addressed by flat row numbers."""
 
+    @property
+    def packs(self) -> bool:
+        """Whether rows are kept as codes and scales."""
+        ...
+
     def write(self, addresses: Tensor, rows: Rows) -> None:
         """Stores rows [n, channels] at distinct int64 addresses [n]."""
         ...
@@ -173,7 +178,8 @@ class StoreView:
         ring = self._store.windows[layer_id]
         before = ring.read(self._prefix)
         stored = rows if isinstance(rows, Tensor) else rows.dequantize(before.dtype)
-        kept = rows[self._kept] if isinstance(rows, Tensor) else rows.rows(self._kept)
+        # A ring that packs takes the codes as they are; any other takes what they read, which is at hand.
+        kept = rows.rows(self._kept) if ring.packs and not isinstance(rows, Tensor) else stored[self._kept]
         ring.write(self._ring_addresses, kept)
         return WindowRows(
             rows=torch.cat((before, stored.to(before.dtype))), index=self._window_index, counts=self._window_counts

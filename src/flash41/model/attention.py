@@ -71,10 +71,13 @@ class Attention(nn.Module):
             heads, index_heads = self.wq_b(qr), None
         else:
             heads, index_heads = self.wq_b.beside(self.indexer.wq_b, qr)
-        q = self._kernels.rotate(heads.view(-1, self._config.num_heads, self._config.head_dim), *angles)
+        # Query heads and the window row turn by the same angles, so they turn together.
+        q, kv = heads.view(-1, self._config.num_heads, self._config.head_dim), self.kv_norm(row).unsqueeze(1)
+        turned = self._kernels.rotate(torch.cat((q, kv), 1), *angles)
+        q, kv = turned[:, :-1], self._round.window(turned[:, -1])
         probe(f"{self._name}.attn.q", q)
-        kv = self._round.window(self._kernels.rotate(self.kv_norm(row), *angles))
-        probe(f"{self._name}.attn.window_row", as_tensor(kv, x.dtype))
+        if probe.active:
+            probe(f"{self._name}.attn.window_row", as_tensor(kv, x.dtype))
         window = step.view.window(self._spec.layer_id, kv)
         if self.compressor is not None:
             self._write_plane(x, self.compressor, step)
@@ -90,6 +93,8 @@ class Attention(nn.Module):
         """Latent, index key, main row of the groups this batch closes, in that order; scoring follows."""
         owner = self._spec.layer_id
         latent = compressor(x, step.view, owner)
+        if len(latent) == 0:
+            return  # every group of this batch stays open
         angles = self._rope.angles(step.view.closed_groups(compressor.ratio).positions, compressor.ratio)
         assert self.indexer is not None, "an owner scores its own plane"
         assert self.indexer.key is not None, "an owner makes its own keys"
@@ -97,9 +102,10 @@ class Attention(nn.Module):
         step.view.append_index(owner, key)
         main = self._round.main(self._kernels.rotate(latent, *angles))
         step.view.append_main(owner, main)
-        step.probe(f"{self._name}.attn.latent", latent)
-        step.probe(f"{self._name}.index.key", as_tensor(key, x.dtype))
-        step.probe(f"{self._name}.attn.main_row", as_tensor(main, x.dtype))
+        if step.probe.active:
+            step.probe(f"{self._name}.attn.latent", latent)
+            step.probe(f"{self._name}.index.key", as_tensor(key, x.dtype))
+            step.probe(f"{self._name}.attn.main_row", as_tensor(main, x.dtype))
 
     def _score(
         self, indexer: Indexer, x: Tensor, heads: Tensor | None, window: WindowRows, step: Step, selections: Selections

@@ -106,7 +106,8 @@ class Builder:
 
     def norm(self, name: str) -> RMSNorm:
         """A text RMSNorm."""
-        return RMSNorm(self.tensor(name), self.config.rms_norm_eps, self.kernels)
+        # Small enough to widen once: the arithmetic of a norm is FP32 anyway.
+        return RMSNorm(self.tensor(name).float(), self.config.rms_norm_eps, self.kernels)
 
     def backbone(self) -> Backbone:
         """All layers with embedding, final norm and head."""

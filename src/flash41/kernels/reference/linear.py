@@ -43,10 +43,9 @@ def block_product(rounded: Tensor, bands: Iterator[Tensor]) -> Tensor:
 
 def _block_sums(left: Tensor, right: Tensor) -> Tensor:
     """FP32 [rows, n]: exact sums per K block, rounded, then added in FP32 from the first block to the last."""
-    first, *others = torch.bmm(left, right).float().unbind()
-    total = first.clone() if others else first
+    total, *others = torch.bmm(left, right).float().unbind()
     for block in others:
-        total += block
+        total = total + block
     return total
 
 

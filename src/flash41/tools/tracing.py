@@ -16,6 +16,7 @@ from flash41.config.run_rules import check
 from flash41.engine.load import load_model
 from flash41.errors import CapacityError, RequestError, complaint
 from flash41.kernels.select import select_kernels
+from flash41.tools.points import check_points
 from flash41.tools.traces import Progress, check_ids, split, trace
 
 
@@ -43,6 +44,7 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
     config = read_config(directory)
     check_ids(wish.ids, config.vocab_size)
     split(len(wish.ids), wish.chunks)
+    check_points(wish.points, config)
     run = named_wish(
         RunWish(backend=wish.backend, threads=wish.threads),
         profile=wish.profile,

@@ -1,0 +1,33 @@
+import pytest
+
+from flash41.config.run import Profile
+from flash41.errors import RequestError
+from flash41.tools.points import check_points, point_names
+from flash41.tools.traces import trace
+from helpers.config_documents import release_config, tiny_config
+from helpers.golden_judge import CHECKPOINT
+from helpers.models import Models, second_config
+
+
+def test_they_are_the_points_of_a_trace_of_every_mode(models: Models) -> None:
+    model = models(CHECKPOINT, Profile.FP32)
+    found = {name.removeprefix("trace/") for name in trace(model, [0, 5, 6, 7])} - {"logits"}
+    assert found == point_names(tiny_config())
+
+
+def test_a_model_without_a_mechanism_has_no_point_of_it() -> None:
+    names = point_names(second_config())
+    assert "L2.engram.rows" in names
+    assert not any(name.startswith("L0.engram") for name in names)
+    assert {name for name in names if name.endswith("index.key")} == {"L0.index.key", "L3.index.key"}
+    assert {name for name in names if name.endswith("index.candidates")} == {"L3.index.candidates"}
+
+
+def test_patterns_that_match_nothing_are_listed() -> None:
+    check_points(("*", "L39.*", "L20.index.candidates", "final.n?rm"), release_config())
+    with pytest.raises(RequestError) as caught:
+        check_points(("embed", "L40.*", "", "logits"), release_config())
+    assert str(caught.value) == (
+        "points that match nothing: got ['L40.*', '', 'logits'], "
+        "expected patterns of points from embed over L0.* to L39.* and final.*"
+    )

@@ -168,6 +168,9 @@ class ChatCodec:
         options = options.with_default_thinking_mode(thinking_by_default)
         try:
             request = recipe.ChatCompletionRequest(wire).convert(options)
+        except UnicodeEncodeError as error:
+            got = error.object[error.start : error.end]
+            raise RequestError(complaint("conversation text", got, "Unicode without lone surrogates")) from error
         except (recipe.ConversionError, ValueError, TypeError) as error:
             raise RequestError(str(error)) from error
         return Conversation(request=request, effort=effort if isinstance(effort, int) else None)

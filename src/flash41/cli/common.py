@@ -3,10 +3,11 @@
 A table is drawn by rich on a terminal and is plain aligned text in a pipe; in neither is a number ever cut or wrapped.
 """
 
+import codecs
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -41,7 +42,19 @@ def _human(count: int, step: int, units: Sequence[str]) -> str:
 
 def print_json(value: object) -> None:
     """One JSON object on standard output: two spaces of indentation, keys sorted, text as it is."""
-    typer.echo(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False))
+    typer.echo(to_json(value, indent=2, sort_keys=True))
+
+
+def to_json(value: object, **layout: Any) -> str:
+    """JSON whose text is as it is where standard output can carry it, else escaped."""
+    return json.dumps(value, ensure_ascii=not _carries_unicode(sys.stdout), allow_nan=False, **layout)
+
+
+def _carries_unicode(stream: TextIO) -> bool:
+    try:
+        return codecs.lookup(stream.encoding).name.startswith("utf")
+    except (AttributeError, LookupError, TypeError):
+        return False
 
 
 def print_error(message: str) -> None:

@@ -1,6 +1,5 @@
 """`flash41 generate`: a prompt in, text out as it comes."""
 
-import json
 import secrets
 import sys
 import time
@@ -10,11 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from flash41.cli import options
+from flash41.cli.common import to_json
 
 Effort = Annotated[
     str | None,
     typer.Option("--effort", help="Reasoning effort with --thinking: low, high, max or 1 to 100. [default: high]"),
 ]
+
+EFFORTS = ("low", "high", "max")
+MOST_EFFORT = 100
 
 
 def generate(
@@ -50,6 +53,9 @@ def generate(
     chat_only = {"--thinking": thinking, "--effort": effort is not None, "--system": system is not None}
     _check_usage(prompt, token_ids, raw, thinking, [name for name, given in chat_only.items() if given])
     memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
+    given_ids = None if token_ids is None else options.integers(token_ids, "--token-ids")
+    level = _effort(effort)
+    text = _standard_input() if prompt == "-" else prompt or ""
     from flash41.engine.llm import LLM
     from flash41.engine.request import SamplingParams
 
@@ -68,18 +74,17 @@ def generate(
         backend=backend,
         threads=threads,
     )
-    text = _standard_input() if prompt == "-" else prompt or ""
-    if token_ids is not None or raw:
-        ids = llm.encode(text if token_ids is None else options.integers(token_ids, "--token-ids"))
+    if given_ids is not None or raw:
+        ids = llm.encode(text if given_ids is None else given_ids)
         pieces: Pieces = _raw_pieces(llm)
     else:
-        conversation = llm.codec.conversation(_messages(system, text), thinking=thinking, effort=_effort(effort))
+        conversation = llm.codec.conversation(_messages(system, text), thinking=thinking, effort=level)
         ids = llm.codec.encode(conversation).ids
         pieces = _chat_pieces(llm.codec.parser(conversation), llm.config.tokens.eos)
     answer = _Answer(echo=not as_json)
     answer.run(llm.stream(ids, params), pieces)
     if as_json:
-        sys.stdout.write(json.dumps(answer.document(ids, params.seed), ensure_ascii=False) + "\n")
+        sys.stdout.write(to_json(answer.document(ids, params.seed)) + "\n")
     elif sys.stderr.isatty():
         sys.stderr.write(answer.summary(params.seed) + "\n")
 
@@ -184,7 +189,12 @@ def _messages(system: str | None, prompt: str) -> list[Any]:
 
 
 def _effort(effort: str | None) -> str | int | None:
-    return int(effort) if effort is not None and options.INTEGER.fullmatch(effort) else effort
+    if effort is None or effort in EFFORTS:
+        return effort
+    if options.INTEGER.fullmatch(effort) and 1 <= int(effort) <= MOST_EFFORT:
+        return int(effort)
+    message = f"got {effort!r}, expected {', '.join(EFFORTS)} or a number from 1 to {MOST_EFFORT}"
+    raise typer.BadParameter(message, param_hint="--effort")
 
 
 def _standard_input() -> str:

@@ -4,9 +4,11 @@ What a user, a file or a request can cause ends as one line on standard error an
 status 2, Ctrl-C with 130, a reader that went away with 1, and none of them with a traceback.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +20,7 @@ from flash41.cli.inspect import inspect
 from flash41.cli.make_checkpoint import make_checkpoint
 from flash41.cli.make_tiny import make_tiny
 from flash41.cli.trace import trace
-from flash41.errors import Flash41Error
+from flash41.errors import Flash41Error, complaint
 from flash41.version import __version__
 
 FAILURE = 1
@@ -28,7 +30,18 @@ EPILOG = "Every command explains itself: flash41 COMMAND --help."
 
 def main() -> None:
     """Runs the command line of this process and exits with its status."""
+    _settle_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _settle_streams() -> None:
+    """Streams that exist, and a standard output that shows `?` for what its encoding lacks instead of failing."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started the process; its number would go to the next file
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 -- stays open until the end
+            setattr(sys, name, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -36,9 +49,11 @@ def run(arguments: Sequence[str]) -> int:
     status = _status(arguments)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read the pipe has gone; without this the interpreter would complain once more at its end.
+    except OSError as error:
+        # Without this the interpreter would complain once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if status == 0 and not isinstance(error, BrokenPipeError):  # whoever reads a pipe may go away
+            print_error(_refusal(error))
         return FAILURE
     return status
 
@@ -51,9 +66,16 @@ def _status(arguments: Sequence[str]) -> int:
     except Flash41Error as error:
         print_error(str(error))
         return FAILURE
+    except OSError as error:
+        print_error(_refusal(error))
+        return FAILURE
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def _refusal(error: OSError) -> str:
+    return complaint("operating system", str(error), "every file and stream to be readable and writable")
 
 
 def build_app() -> typer.Typer:

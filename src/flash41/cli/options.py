@@ -49,9 +49,10 @@ Threads = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing target.")]
 
-INTEGER = re.compile(r"-?[0-9]+")
+INTEGER = re.compile(r"-?[0-9]{1,100}")
+"""Python refuses to read numbers of thousands of digits, with an error of its own."""
 
-SIZE = re.compile(r"([0-9]+)([KMGT]?)")
+SIZE = re.compile(r"([0-9]{1,100})([KMGT]?)")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 

@@ -6,6 +6,7 @@ spec: config.md sections 1 to 4.3.
 """
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def read_config(path: Path) -> ModelConfig:
 
     Raises ConfigError for every fault: of the file, of its keys and values, and of the rules of config.md.
     """
-    return config_from_dict(read_document(path / FILE_NAME if path.is_dir() else path))
+    # os.path, because Path.is_dir raises for names that are too long.
+    return config_from_dict(read_document(path / FILE_NAME if os.path.isdir(path) else path))
 
 
 def config_from_dict(document: Mapping[str, object]) -> ModelConfig:

@@ -10,6 +10,9 @@ from flash41.config.architecture import ModelConfig
 from flash41.config.run import PoolDtype, Profile, RunWish
 from flash41.errors import ConfigError, combined, complaint
 
+MOST_THREADS = 1024
+"""More than any machine has cores; a thread runtime ends the process where it cannot make as many."""
+
 _GRAPH_MODES = ("FULL", "PIECEWISE")
 _DEFAULT_CONNECTOR = "moriio"
 """What a transfer without a connector means in the serving engines; named so that the message shows it."""
@@ -52,6 +55,8 @@ def _sizes(wish: RunWish, config: ModelConfig) -> Iterator[str]:
     for name, value in sizes.items():
         if value is not None and value <= 0:
             yield complaint(name, value, "> 0")
+    if wish.threads is not None and wish.threads > MOST_THREADS:
+        yield complaint("threads", wish.threads, f"<= {MOST_THREADS}")
     if wish.max_model_len is not None and wish.max_model_len > config.max_positions:
         expected = f"<= max_position_embeddings {config.max_positions}"
         yield complaint("max_model_len", wish.max_model_len, expected)

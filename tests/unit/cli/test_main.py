@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -117,6 +118,53 @@ def test_a_reader_that_goes_away_is_no_complaint() -> None:
     finally:
         os.close(writing)
     assert (found.returncode, found.stderr) == (1, "")
+
+
+def test_a_full_disk_is_one_line_and_status_1() -> None:
+    command = [sys.executable, "-c", PROGRAM, "inspect", str(TINY)]
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment(), timeout=60
+        )
+    assert found.returncode == 1
+    assert found.stderr.startswith("error: operating system: got '[Errno 28]")
+    assert found.stderr.count("\n") == 1
+
+
+def test_closed_streams_are_no_traceback() -> None:
+    command = f"exec {sys.executable} -c '{PROGRAM}' inspect {TINY} <&- >&-"
+    found = subprocess.run(
+        ["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False, env=environment(), timeout=60
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_an_output_that_knows_only_ascii_loses_characters_and_no_more() -> None:
+    arguments = ["generate", "--model", str(TINY), "--token-ids", "0,5,6", "--max-tokens", "12", "--seed", "1"]
+    outputs = {}
+    for encoding in ("utf-8", "ascii"):
+        for options in ((), ("--json",)):
+            found = subprocess.run(
+                [sys.executable, "-c", PROGRAM, *arguments, *options],
+                capture_output=True,
+                check=True,
+                env={**environment(), "PYTHONIOENCODING": encoding},
+                timeout=60,
+            )
+            outputs[encoding, options] = found.stdout.decode(encoding)
+    assert outputs["ascii", ()] == outputs["utf-8", ()].encode("ascii", "replace").decode()
+    assert "?" in outputs["ascii", ()]
+    wide, narrow = (json.loads(outputs[encoding, ("--json",)])["text"] for encoding in ("utf-8", "ascii"))
+    assert narrow == wide
+    assert not wide.isascii()
+
+
+@pytest.mark.parametrize("command", ["inspect", "doctor"])
+def test_a_name_that_no_file_system_takes_is_one_error(command: str) -> None:
+    found = program([command, "a" * 5000])
+    assert found.returncode == 1
+    assert "File name too long" in found.stdout + found.stderr
+    assert "Traceback" not in found.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ def test_integers_are_read_with_commas_or_spaces_between_them(numbers: list[int]
     assert integers(separator.join(map(str, numbers)), "--x") == numbers
 
 
-@pytest.mark.parametrize("text", ["a", "1,b", "1.5", "1e3", "--5", "-", "1_000", "\u00b2", "\u0661", "0x10", "+1"])
+@pytest.mark.parametrize(
+    "text", ["a", "1,b", "1.5", "1e3", "--5", "-", "1_000", "\u00b2", "\u0661", "0x10", "+1", "9" * 5000]
+)
 def test_what_is_no_integer_is_shown(text: str) -> None:
     with pytest.raises(typer.BadParameter) as caught:
         integers(text, "--x")

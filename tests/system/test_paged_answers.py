@@ -1,0 +1,243 @@
+"""Answers from a pool of pages are those of a request that is alone with contiguous caches, to the bit.
+
+Pools begin full of NaN, so that a row read before it was written would show.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flash41.cache.geometry import pool_geometry
+from flash41.cache.geometry_rules import smallest_block_size
+from flash41.cache.paged import PagedStore
+from flash41.cache.placement import placement
+from flash41.config.run import PoolDtype, PoolFormat, Profile, RunWish
+from flash41.engine.engine import Engine
+from flash41.engine.load import LoadedModel
+from flash41.engine.request import FinishReason, Request, SamplingParams
+from flash41.engine.scheduler import SampledToken, SchedulerLimits
+from flash41.planning.resolve import resolve
+from helpers.golden_judge import CHECKPOINT
+from helpers.models import Models
+
+LONGEST, NUM_TOKENS, EOS = 12, 7, 1
+LENGTHS = (3, 5, 2, 1, 4)
+POISON = 0xFF
+"""As BF16, FP32, E4M3 or E8M0: NaN."""
+PARAMS = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=3)
+
+Tokens = list[SampledToken]
+
+
+def prompt(number: int, length: int) -> tuple[int, ...]:
+    return (0, *np.random.default_rng(number).integers(3, 504, length - 1).tolist())
+
+
+def request(number: int, length: int | None = None, params: SamplingParams = PARAMS) -> Request:
+    ids = prompt(number, length or LENGTHS[number])
+    return Request(request_id=number, prompt_ids=ids, params=params, seed=1000 + number, eos_token_id=EOS)
+
+
+def page_size(model: LoadedModel, factor: int = 1) -> int:
+    attention = model.config.attention
+    ratios = [attention.compress_ratios[owner] for owner in attention.kv_source_layer_ids]
+    return factor * smallest_block_size(model.config.indexer.candidate_block_size, ratios)
+
+
+def paged_engine(
+    model: LoadedModel, *, spare: int = 0, slots: int = 4, rows: int = 32, factor: int = 1, longest: int = LONGEST
+) -> Engine:
+    """An engine whose pool holds one request of full length and `spare` pages more."""
+    block_size = page_size(model, factor)
+    geometry = pool_geometry(model.config, model.pool, block_size=block_size)
+    num_pages = geometry.pages_for(longest) + spare
+    plan = resolve(
+        RunWish(
+            profile=model.profile,
+            kv_cache_dtype=model.pool.main,
+            index_cache_dtype=model.pool.index,
+            block_size=block_size,
+            max_model_len=longest,
+            max_num_seqs=slots,
+            max_num_batched_tokens=rows,
+            memory_bytes=placement(geometry, num_pages, slots).total_bytes,
+        ),
+        model.config,
+    )
+    assert plan.num_pages == min(num_pages, slots * geometry.pages_for(longest))
+    runner = model.planned_runner(plan)
+    assert isinstance(runner.store, PagedStore)
+    runner.store.pool.memory.fill_(POISON)
+    return Engine(runner, limits(model, slots, rows, longest, block_size=block_size, num_pages=plan.num_pages))
+
+
+def limits(model: LoadedModel, slots: int, rows: int, longest: int, **pages: int) -> SchedulerLimits:
+    return SchedulerLimits(
+        max_num_seqs=slots,
+        max_num_batched_tokens=rows,
+        max_model_len=longest,
+        look_back=model.config.engram.max_ngram - 1,
+        **pages,
+    )
+
+
+def step(tested: Engine, seen: dict[int, Tokens]) -> None:
+    for event in tested.step():
+        if event.token is not None:
+            seen.setdefault(event.request_id, []).append(event.token)
+    tested.scheduler.check_integrity()
+
+
+def run(tested: Engine, asked: Sequence[Request]) -> dict[int, Tokens]:
+    """Tokens of every request with their logarithmic probabilities, which show more bits than the tokens."""
+    seen: dict[int, Tokens] = {}
+    for one in asked:
+        tested.add(one)
+    while tested.num_unfinished:
+        step(tested, seen)
+    return seen
+
+
+def assert_as_at_start(tested: Engine) -> None:
+    scheduler = tested.scheduler
+    scheduler.check_integrity()
+    assert scheduler._pages.num_free == scheduler._pages.num_pages
+    assert sorted(scheduler._free_slots) == list(range(scheduler.limits.max_num_seqs))
+    assert (scheduler._running, list(scheduler._waiting)) == ([], [])
+
+
+class Alone:
+    """What each request is answered in an engine of its own with contiguous caches, computed once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], Tokens] = {}
+
+    def __call__(self, model: LoadedModel, asked: Request) -> Tokens:
+        # The formats of pools are storage, except that of index keys in profile atom.
+        index = model.pool.index if model.profile is Profile.ATOM else None
+        key = (model.directory, model.profile, index, asked.prompt_ids, asked.seed, asked.params.max_tokens)
+        if key not in self._kept:
+            engine = Engine(model.runner(1, LONGEST), limits(model, 1, 64, LONGEST))
+            copy = Request(
+                request_id=0, prompt_ids=asked.prompt_ids, params=asked.params, seed=asked.seed, eos_token_id=EOS
+            )
+            self._kept[key] = run(engine, [copy])[0]
+        return self._kept[key]
+
+    def all(self, model: LoadedModel, asked: Sequence[Request]) -> Mapping[int, Tokens]:
+        return {one.request_id: self(model, one) for one in asked}
+
+
+@pytest.fixture(scope="module")
+def alone() -> Alone:
+    return Alone()
+
+
+POOLS = {
+    (Profile.VENDOR, "tiny-a"): Profile.VENDOR.allowed_pools,
+    (Profile.ATOM, "tiny-a"): (PoolFormat(main=PoolDtype.BF16, index=PoolDtype.FP8),),
+    (Profile.FP32, "tiny-a"): Profile.FP32.allowed_pools,
+    # Tiles of three rows have no layout for FP8 keys.
+    (Profile.VENDOR, "second"): (
+        PoolFormat(main=PoolDtype.BF16, index=PoolDtype.FP4),
+        PoolFormat(main=PoolDtype.FP4, index=PoolDtype.BF16),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", POOLS, ids=lambda case: f"{case[0].value}-{case[1]}")
+def test_every_pool_gives_the_bits_of_contiguous_caches_although_a_request_gives_way(
+    case: tuple[Profile, str], models: Models, second_checkpoint: Path, alone: Alone
+) -> None:
+    profile, name = case
+    params = SamplingParams(max_tokens=3, ignore_eos=True, logprobs=3)
+    for pool in POOLS[case]:
+        model = models(CHECKPOINT if name == "tiny-a" else second_checkpoint, profile, pool)
+        # Both fill a page with their prompts; their next tokens need two pages more, and there is none.
+        asked = [request(number, page_size(model), params) for number in range(2)]
+        tested = paged_engine(model, longest=2 * page_size(model), slots=2)
+        found = run(tested, asked)
+        assert found == alone.all(model, asked), pool
+        assert found[0] != found[1]
+        assert tested.scheduler.num_preemptions >= 1
+        assert_as_at_start(tested)
+
+
+def test_answers_outlive_many_preemptions(models: Models, checkpoint: Path, alone: Alone) -> None:
+    model, asked = models(checkpoint, Profile.VENDOR), [request(number) for number in range(len(LENGTHS))]
+    tested = paged_engine(model)
+    assert run(tested, asked) == alone.all(model, asked)
+    assert tested.scheduler.num_preemptions >= 3
+    assert_as_at_start(tested)
+
+
+@given(data=st.data())
+@settings(max_examples=3, deadline=None)
+def test_neither_arrival_nor_chunks_nor_pages_change_an_answer(
+    data: st.DataObject, models: Models, alone: Alone
+) -> None:
+    model = models(CHECKPOINT, Profile.VENDOR)
+    tested = paged_engine(
+        model,
+        spare=data.draw(st.integers(0, 4), label="spare pages"),
+        slots=data.draw(st.integers(2, 4), label="slots"),
+        rows=data.draw(st.integers(2, 24), label="rows"),
+        factor=data.draw(st.integers(1, 2), label="page"),
+    )
+    asked, seen = [request(number) for number in range(len(LENGTHS))], dict[int, Tokens]()
+    for number in data.draw(st.permutations(range(len(LENGTHS))), label="order"):
+        tested.add(asked[number])
+        for _ in range(data.draw(st.integers(0, 3), label="steps")):
+            step(tested, seen)
+    while tested.num_unfinished:
+        step(tested, seen)
+    assert seen == alone.all(model, asked)
+    assert_as_at_start(tested)
+
+
+@given(data=st.data())
+@settings(max_examples=3, deadline=None)
+def test_an_abort_at_any_moment_frees_everything_and_changes_no_other_answer(
+    data: st.DataObject, models: Models, alone: Alone
+) -> None:
+    model = models(CHECKPOINT, Profile.VENDOR)
+    tested, seen = paged_engine(model, spare=data.draw(st.integers(0, 2), label="spare")), dict[int, Tokens]()
+    asked = [request(number) for number in range(len(LENGTHS))]
+    for one in asked:
+        tested.add(one)
+    doomed = data.draw(st.lists(st.sampled_from(range(len(LENGTHS))), min_size=1, max_size=4, unique=True))
+    for number in doomed:
+        for _ in range(data.draw(st.integers(0, 9), label="steps")):
+            step(tested, seen)
+        tested.abort(number)
+        tested.scheduler.check_integrity()
+    while tested.num_unfinished:
+        step(tested, seen)
+    assert_as_at_start(tested)
+    for one in asked:
+        expected, got = alone(model, one), seen.get(one.request_id, [])
+        assert got == (expected[: len(got)] if one.finish_reason is FinishReason.ABORT else expected)
+
+
+def test_after_two_hundred_requests_the_pool_is_as_at_start_and_answers_as_then(models: Models, alone: Alone) -> None:
+    model, random = models(CHECKPOINT, Profile.VENDOR), np.random.default_rng(5)
+    tested, seen, num_aborted = paged_engine(model, spare=9, slots=12, rows=64), dict[int, Tokens](), 0
+    for number in range(200):
+        params = SamplingParams(max_tokens=int(random.integers(1, 6)), ignore_eos=True)
+        tested.add(request(number, int(random.integers(1, 7)), params))
+        if number % 8 == 7:
+            step(tested, seen)
+            num_aborted += sum(len(tested.abort(int(one))) for one in random.integers(0, number + 1, 4))
+    while tested.num_unfinished:
+        step(tested, seen)
+    assert num_aborted > 5
+    assert tested.scheduler.num_preemptions > 5
+    assert_as_at_start(tested)
+    probe = request(0)
+    assert run(tested, [probe]) == alone.all(model, [probe])
+    assert_as_at_start(tested)

@@ -21,6 +21,7 @@ from pathlib import Path
 import platformdirs
 from torch import Tensor
 
+from flash41.checkpoint.directory import survey
 from flash41.checkpoint.synthetic import synthetic_weights
 from flash41.checkpoint.writer import write_checkpoint
 from flash41.config.architecture import ModelConfig
@@ -52,7 +53,7 @@ def default_tokenizer_files() -> dict[str, bytes]:
 
 
 def default_checkpoint(progress: Progress | None = None) -> Path:
-    """Directory of the embedded default, made now if it is missing or of another version.
+    """Directory of the embedded default, made now if it is missing, damaged or of another version.
 
     Raises CheckpointError if the temporary folder cannot hold it either.
     """
@@ -98,10 +99,13 @@ def _made_in(folder: Path, progress: Progress | None) -> Path:
 
 
 def _is_current(directory: Path) -> bool:
+    """Whether it is of this version and whole; a disk that filled up or a cleaner may have left a part of it."""
     try:
-        return (directory / VERSION_FILE).read_text() == f"{VERSION}\n"
+        version = (directory / VERSION_FILE).read_text()
     except (OSError, ValueError):
         return False
+    has_tokenizer = all((directory / name).is_file() for name in TOKENIZER_FILES)
+    return version == f"{VERSION}\n" and has_tokenizer and not survey(directory)[1]
 
 
 def _temporary_folder() -> Path:

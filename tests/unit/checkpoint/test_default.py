@@ -97,6 +97,19 @@ def test_another_version_is_made_anew(content: str, cache: Path, default_directo
     assert digest(directory) == digest(default_directory)
 
 
+@pytest.mark.parametrize("name", ["model-00002-of-00003.safetensors", "tokenizer.json"])
+def test_a_default_that_lost_a_file_is_made_anew(name: str, cache: Path, default_directory: Path) -> None:
+    directory = default_checkpoint()
+    (directory / name).unlink()
+    assert digest(default_checkpoint()) == digest(default_directory)
+
+
+def test_a_default_with_a_truncated_shard_is_made_anew(cache: Path, default_directory: Path) -> None:
+    shard = default_checkpoint() / "model-00001-of-00003.safetensors"
+    os.truncate(shard, 100)
+    assert digest(default_checkpoint()) == digest(default_directory)
+
+
 def test_a_default_that_was_deleted_in_part_without_its_version_is_made_anew(cache: Path) -> None:
     directory = default_checkpoint()
     (directory / VERSION_FILE).unlink()

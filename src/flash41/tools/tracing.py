@@ -67,8 +67,9 @@ def _check_target(out: Path, force: bool) -> None:
         raise RequestError(complaint("output file", str(out), "a name that does not exist yet", "or use force"))
     if out.is_dir():
         raise RequestError(complaint("output file", str(out), "a file", "a folder is never replaced"))
-    if not out.absolute().parent.is_dir():
-        raise RequestError(complaint("output folder", str(out.absolute().parent), "an existing folder"))
+    folder = out.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise RequestError(complaint("output folder", str(folder), "an existing folder that can be written"))
 
 
 def _write(out: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -123,6 +123,15 @@ def test_a_target_that_cannot_be_made_is_refused_before_a_weight_is_read(
 
 
 @pytest.mark.usefixtures("no_weights")
+@pytest.mark.usefixtures("no_weights")
+def test_a_folder_that_refuses_files_is_named_before_a_weight_is_read(
+    tmp_path: Path, default_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, _: Path(path) != tmp_path)
+    with pytest.raises(RequestError, match=r"output folder: got '.*', expected an existing folder that can be written"):
+        save_trace(default_directory, WISH, tmp_path / "out.npz", force=False)
+
+
 def test_a_directory_without_a_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere: expected a file"):
         save_trace(tmp_path / "nowhere", WISH, tmp_path / "out.npz", force=False)

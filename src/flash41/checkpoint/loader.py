@@ -23,7 +23,10 @@ from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
 
 NAN_SCALE = 255
 LAZY_SCALES = (Subsystem.ROUTED, Subsystem.ENGRAM_TABLE)
-"""Scales too large to look at while opening: an expert's are checked at its first use, a table's rows when gathered."""
+"""Scales that may be too many to look at while opening: an expert's are then checked at its first use, a table's rows
+when gathered."""
+MOST_BYTES_AT_OPEN = 64 << 20
+"""Where these scales have no more bytes than this, all are looked at while opening."""
 
 
 class Checkpoint:
@@ -112,10 +115,16 @@ class Checkpoint:
         self._shards.check_unchanged()
 
     def nan_scales(self) -> Iterator[Fault]:
-        """Rule C3 for the dense weights of the opened scopes."""
-        for name, spec in self.specs.items():
-            if spec.layout.is_scale and spec.scope in self.scopes and spec.subsystem not in LAZY_SCALES:
-                yield from self._nan_scale(name)
+        """Rule C3 for the dense weights of the opened scopes, and for all of them in a small checkpoint."""
+        scales = [spec for spec in self.specs.values() if spec.layout.is_scale and spec.scope in self.scopes]
+        lazy = [spec for spec in scales if spec.subsystem in LAZY_SCALES]
+        if sum(spec.num_bytes for spec in lazy) <= MOST_BYTES_AT_OPEN:
+            self._checked.update(spec.name for spec in lazy)
+            lazy = []
+        left_out = {spec.name for spec in lazy}
+        for spec in scales:
+            if spec.name not in left_out:
+                yield from self._nan_scale(spec.name)
 
     def _bind(self, name: str) -> None:
         spec = self.specs.get(name)

@@ -130,7 +130,19 @@ def test_a_nan_scale_of_another_scope_is_nobodys_business(tmp_path: Path) -> Non
     open_checkpoint(directory, {Scope.BACKBONE})
 
 
-def test_a_nan_scale_of_an_expert_is_refused_at_its_first_use(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["layers.5.ffn.experts.7.w3.scale", "layers.4.engram.embed.scale"])
+def test_a_small_checkpoint_has_all_its_scales_looked_at_when_it_opens(name: str, tmp_path: Path) -> None:
+    directory = tiny_copy(tmp_path)
+    set_byte(directory, name, 9, 255)
+    assert f"{name}: scale byte 255 (NaN) at {list(divmod(9, schema(tiny_config())[name].shape[1]))}" in str(
+        refusal(directory)
+    )
+
+
+def test_a_nan_scale_of_an_expert_of_a_large_one_is_refused_at_its_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flash41.checkpoint.loader.MOST_BYTES_AT_OPEN", 1000)
     directory = tiny_copy(tmp_path)
     set_byte(directory, "layers.5.ffn.experts.7.w3.scale", 9, 255)
     checkpoint = open_checkpoint(directory)

@@ -14,6 +14,11 @@ from flash41.errors import complaint
 MAX_HASH_COLUMNS = 4096
 """Columns of all Engram tables together (the release has 48); bounds the search for their moduli."""
 
+MAX_TENSORS = 2_000_000
+"""Tensors of experts and vision blocks (the release has 94,720); bounds what a schema lists."""
+TENSORS_PER_EXPERT = 6
+TENSORS_PER_VISION_BLOCK = 8
+
 
 def model_faults(config: ModelConfig) -> list[str]:
     """Messages of every broken rule, in the order of their ids."""
@@ -28,6 +33,7 @@ def model_faults(config: ModelConfig) -> list[str]:
         *_engram_rows(config),
         *_widths(config),
         *_vision(config),
+        *_tensors(config),
     ]
 
 
@@ -104,6 +110,13 @@ def _widths(config: ModelConfig) -> Iterator[str]:  # G1
     for name, width in widths.items():
         if width % 32:
             yield complaint(name, width, "a positive multiple of 32")
+
+
+def _tensors(config: ModelConfig) -> Iterator[str]:
+    num_experts = config.num_layers * config.moe.num_experts + config.dspark.num_stages * config.dspark.num_experts
+    count = TENSORS_PER_EXPERT * num_experts + TENSORS_PER_VISION_BLOCK * config.vision.num_layers
+    if count > MAX_TENSORS:
+        yield complaint("tensors of experts and vision blocks", count, f"<= {MAX_TENSORS}", "layers x experts x 6")
 
 
 def _vision(config: ModelConfig) -> Iterator[str]:

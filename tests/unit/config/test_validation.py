@@ -57,6 +57,14 @@ def test_a_size_at_its_bound_is_refused_by_name(label: str, above: int) -> None:
             {"text_config.qk_rope_head_dim": 130},
             "qk_rope_head_dim: got 130, expected even, > 0 and <= 128 (rotary channels must fit both heads)",
         ),
+        (
+            {"text_config.n_routed_experts": 10**9},
+            "tensors of experts and vision blocks: got 240000002560, expected <= 2000000 (layers x experts x 6)",
+        ),
+        (
+            {"vision_config.num_hidden_layers": 10**9},
+            "tensors of experts and vision blocks: got 8000094464, expected <= 2000000 (layers x experts x 6)",
+        ),
         ({"text_config.num_nextn_predict_layers": -1}, "num_nextn_predict_layers: got -1, expected >= 0"),
         (
             {"text_config.engram_num_embeddings": [384006168]},

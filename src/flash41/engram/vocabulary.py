@@ -144,6 +144,8 @@ def digest(classes: npt.NDArray[np.int32]) -> str:
 
 def _tokenizer(tokenizer_json: Path) -> Tokenizer:
     try:
+        if tokenizer_json.exists() and not tokenizer_json.is_file():  # a pipe, for one, would never end
+            raise CheckpointError(complaint(str(tokenizer_json), "no regular file", "a readable tokenizer file"))
         return Tokenizer.from_buffer(tokenizer_json.read_bytes())
     except OSError as error:
         raise CheckpointError(complaint(str(tokenizer_json), error.strerror, "a readable tokenizer file")) from error

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -182,6 +183,12 @@ def test_an_unreadable_tokenizer_is_refused(tmp_path: Path) -> None:
         token_map(tmp_path / "tokenizer.json", 8)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"expected a tokenizer\.json"):
+        token_map(tmp_path / "tokenizer.json", 8)
+
+
+def test_a_pipe_in_place_of_the_tokenizer_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: got 'no regular file', expected a readable"):
         token_map(tmp_path / "tokenizer.json", 8)
 
 

@@ -33,12 +33,16 @@ class WithoutRelu(ReferenceKernels):
 
 
 class WithQueryNorm(ReferenceKernels):
-    """Normalises every query head before its rotation, as the model's predecessor did."""
+    """Normalises every query head before its rotation, as the model's predecessor did.
+
+    The four heads turn together with the window row behind them, which stays as it is.
+    """
 
     @staticmethod
     def rotate(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Tensor:
-        if not inverse and x.shape[1:] == (4, 64):
-            x = x * x.square().mean(-1, keepdim=True).add(1e-20).rsqrt()
+        if not inverse and x.shape[1:] == (5, 64):
+            heads, row = x[:, :4], x[:, 4:]
+            x = torch.cat((heads * heads.square().mean(-1, keepdim=True).add(1e-20).rsqrt(), row), 1)
         return ReferenceKernels.rotate(x, cos, sin, inverse)
 
 

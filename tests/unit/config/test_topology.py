@@ -126,7 +126,7 @@ def valid_configs(draw: st.DrawFn) -> ModelConfig:
     engram = sorted(draw(st.sets(st.integers(0, num_layers - 1), max_size=2)))
     free = [layer for layer in range(num_layers) if layer not in engram]
     taps = sorted(draw(st.sets(st.sampled_from(free), max_size=3))) if free else []
-    num_stages = draw(st.integers(0, 3))
+    num_stages = draw(st.integers(0, 3)) if taps else 0  # draft stages read at least one layer
     base = tiny_config()
     rows = {0: (), 1: base.engram.table_rows[:1], 2: base.engram.table_rows}[len(engram)]
     return dataclasses.replace(

@@ -14,6 +14,9 @@ from flash41.errors import complaint
 MAX_HASH_COLUMNS = 4096
 """Columns of all Engram tables together (the release has 48); bounds the search for their moduli."""
 
+MAX_VOCABULARY = 1 << 24
+"""Rows of the embedding (the release has 129,280); the token map lists every id."""
+
 MAX_TENSORS = 2_000_000
 """Tensors of experts and vision blocks (the release has 94,720); bounds what a schema lists."""
 TENSORS_PER_EXPERT = 6
@@ -33,7 +36,7 @@ def model_faults(config: ModelConfig) -> list[str]:
         *_engram_rows(config),
         *_widths(config),
         *_vision(config),
-        *_tensors(config),
+        *_extents(config),
     ]
 
 
@@ -112,7 +115,9 @@ def _widths(config: ModelConfig) -> Iterator[str]:  # G1
             yield complaint(name, width, "a positive multiple of 32")
 
 
-def _tensors(config: ModelConfig) -> Iterator[str]:
+def _extents(config: ModelConfig) -> Iterator[str]:
+    if config.vocab_size > MAX_VOCABULARY:
+        yield complaint("vocab_size", config.vocab_size, f"<= {MAX_VOCABULARY}")
     num_experts = config.num_layers * config.moe.num_experts + config.dspark.num_stages * config.dspark.num_experts
     count = TENSORS_PER_EXPERT * num_experts + TENSORS_PER_VISION_BLOCK * config.vision.num_layers
     if count > MAX_TENSORS:

@@ -104,10 +104,13 @@ def token_map(tokenizer_json: Path, vocab_size: int) -> npt.NDArray[np.int32]:
     """
     tokenizer = _tokenizer(tokenizer_json)
     classes: dict[str, int] = {}
+    num_ids = min(vocab_size, 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1))
     found = np.empty(vocab_size, dtype=np.int32)
-    for token_id in range(vocab_size):
+    for token_id in range(num_ids):
         text = tokenizer.decode([token_id], skip_special_tokens=False)
         found[token_id] = classes.setdefault(token_key(text, tokenizer.id_to_token(token_id)), len(classes))
+    if num_ids < vocab_size:
+        found[num_ids:] = classes.setdefault(token_key("", None), len(classes))
     return found
 
 

@@ -61,6 +61,7 @@ def test_a_size_at_its_bound_is_refused_by_name(label: str, above: int) -> None:
             {"text_config.n_routed_experts": 10**9},
             "tensors of experts and vision blocks: got 240000002560, expected <= 2000000 (layers x experts x 6)",
         ),
+        ({"text_config.vocab_size": 10**15}, "vocab_size: got 1000000000000000, expected <= 16777216"),
         (
             {"vision_config.num_hidden_layers": 10**9},
             "tensors of experts and vision blocks: got 8000094464, expected <= 2000000 (layers x experts x 6)",

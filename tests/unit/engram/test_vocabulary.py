@@ -186,6 +186,13 @@ def test_an_unreadable_tokenizer_is_refused(tmp_path: Path) -> None:
         token_map(tmp_path / "tokenizer.json", 8)
 
 
+def test_ids_without_a_token_share_one_class_and_cost_nothing() -> None:
+    known = token_map(TINY / "tokenizer.json", 512)
+    found = token_map(TINY / "tokenizer.json", 10**7)
+    assert np.array_equal(found[:512], known)
+    assert set(found[512:].tolist()) == {known.max() + 1}
+
+
 def test_a_pipe_in_place_of_the_tokenizer_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tokenizer.json")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: got 'no regular file', expected a readable"):

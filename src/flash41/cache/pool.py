@@ -17,7 +17,7 @@ from torch import Tensor
 from flash41.cache.geometry import OwnerGeometry
 from flash41.cache.index_layout import IndexArrangement, IndexLayout
 from flash41.cache.placement import Placement
-from flash41.cache.rows import RowBuffer, RowCodec, RowFormats, row_formats
+from flash41.cache.rows import RowBuffer, RowCodec, RowFormats, row_formats, zeroed
 from flash41.cache.store import Buffer
 from flash41.cache.views import Rows
 
@@ -103,7 +103,7 @@ class Pool:
 
     def __init__(self, places: Placement) -> None:
         self.placement = places
-        self.memory = torch.zeros(places.total_bytes, dtype=torch.uint8)
+        self.memory = zeroed((places.total_bytes,), torch.uint8)
         geometry = places.geometry
         formats = row_formats(geometry.pool)
         self.windows: list[Buffer] = [self._window(layer_id, formats) for layer_id in range(geometry.num_layers)]

@@ -16,11 +16,13 @@ numerics.
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 import torch
 from torch import Tensor
 
 from flash41.config.run import PoolDtype, PoolFormat
+from flash41.errors import CapacityError, complaint
 from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
 
 
@@ -64,6 +66,16 @@ def row_formats(pool: PoolFormat) -> RowFormats:
     }
     window = RowFormat.FP8_32 if pool.main is PoolDtype.FP4 else main[pool.main]
     return RowFormats(window=window, main=main[pool.main], index=index[pool.index])
+
+
+def zeroed(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory of a cache; CapacityError where the system does not grant it."""
+    try:
+        return torch.zeros(shape, dtype=dtype)
+    except (RuntimeError, MemoryError) as error:  # torch has no narrower class for it on CPU
+        size = prod(shape) * dtype.itemsize
+        remedy = "a shorter longest request, fewer requests at once or a smaller cache needs less"
+        raise CapacityError(complaint("cache memory in bytes", size, "what the system grants", remedy)) from error
 
 
 class RowCodec:
@@ -123,8 +135,8 @@ class RowBuffer:
 
     def __init__(self, num_rows: int, channels: int, row_format: RowFormat) -> None:
         self.codec = RowCodec(row_format, channels)
-        self._codes = torch.zeros(num_rows, *self.codec.code_shape, dtype=self.codec.code_dtype)
-        self._scales = torch.zeros(num_rows, self.codec.num_scales, dtype=self.codec.scale_dtype)
+        self._codes = zeroed((num_rows, *self.codec.code_shape), self.codec.code_dtype)
+        self._scales = zeroed((num_rows, self.codec.num_scales), self.codec.scale_dtype)
 
     @classmethod
     def over(cls, codes: Tensor, scales: Tensor, codec: "RowCodec") -> "RowBuffer":

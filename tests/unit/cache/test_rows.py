@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from flash41.cache.rows import PACKED, RowBuffer, RowFormat, RowFormats, row_formats
+from flash41.cache.rows import PACKED, RowBuffer, RowFormat, RowFormats, row_formats, zeroed
 from flash41.config.run import PoolDtype, PoolFormat, Profile
+from flash41.errors import CapacityError
 from flash41.numerics.scaled import Quantized, quantize_fp4_16, quantize_fp4_32, quantize_fp8_32, quantize_fp8_row
 from helpers.tensors import normal
 
@@ -150,3 +151,9 @@ def test_every_pool_a_profile_allows_has_row_formats(profile: Profile) -> None:
         formats = row_formats(pool)
         plain = {RowFormat.FP32} if profile is Profile.FP32 else set(RowFormat) - {RowFormat.FP32}
         assert {formats.window, formats.main, formats.index} <= plain
+
+
+@pytest.mark.parametrize("num_rows", [2**46, 2**60], ids=["more than any machine has", "more than an address holds"])
+def test_memory_that_the_system_refuses_is_counted(num_rows: int) -> None:
+    with pytest.raises(CapacityError, match=rf"cache memory in bytes: got {num_rows * 64}, expected what the system"):
+        zeroed((num_rows, 32), torch.bfloat16)

@@ -16,7 +16,11 @@ def make_tiny(
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option("--tokenizer", metavar="F", help="tokenizer.json that fits it. [default: the embedded default's]"),
+        typer.Option(
+            "--tokenizer",
+            metavar="F",
+            help="tokenizer.json that fits it. [default: the one beside --config, else the embedded default's]",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the weights.")] = 41,
     force: options.Force = False,
@@ -27,12 +31,12 @@ def make_tiny(
 
     from flash41.checkpoint.schema import schema
     from flash41.tools.tiny import make_tiny as make
-    from flash41.tools.tiny import tiny_config
+    from flash41.tools.tiny import tiny_config, tokenizer_beside
 
     model = tiny_config(config)
     count = len(schema(model))
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("tensors", total=count)
-        make(directory, model, seed, tokenizer, lambda _: bar.advance(task), force)
+        make(directory, model, seed, tokenizer or tokenizer_beside(config), lambda _: bar.advance(task), force)
     typer.echo(f"{directory}: {count} tensors, seed {seed}")

@@ -13,6 +13,8 @@ from flash41.config.huggingface import read_config
 from flash41.engram.vocabulary import TokenMap
 from flash41.errors import ConfigError, combined, complaint
 
+TOKENIZER_FILE = "tokenizer.json"
+
 BYTES_PER_SHARD = 256 << 20
 """Largest shard a small checkpoint is cut into."""
 
@@ -20,6 +22,14 @@ BYTES_PER_SHARD = 256 << 20
 def tiny_config(path: Path | None) -> ModelConfig:
     """The configuration to fill: the embedded default's, or the config.json at `path`."""
     return default_config() if path is None else read_config(path)
+
+
+def tokenizer_beside(path: Path | None) -> Path | None:
+    """The tokenizer.json in the folder of a configuration, if there is one."""
+    if path is None:
+        return None
+    found = (path if path.is_dir() else path.parent) / TOKENIZER_FILE
+    return found if found.is_file() else None
 
 
 def make_tiny(
@@ -59,7 +69,7 @@ def _tokenizer_files(config: ModelConfig, tokenizer: Path | None) -> dict[str, b
     TokenMap.from_tokenizer(tokenizer, config)
     sidecar = tokenizer.with_name("tokenizer_config.json")
     extra = {sidecar.name: sidecar.read_bytes()} if sidecar.is_file() else {}
-    return {"tokenizer.json": tokenizer.read_bytes(), **extra}
+    return {TOKENIZER_FILE: tokenizer.read_bytes(), **extra}
 
 
 def _check_default_fits(config: ModelConfig) -> None:

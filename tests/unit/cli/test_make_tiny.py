@@ -11,6 +11,7 @@ from flash41.errors import CheckpointError, ConfigError
 from flash41.tools.doctor import examine
 from helpers.checkpoints import TINY
 from helpers.command_line import invoke
+from helpers.config_documents import DATA
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -34,6 +35,14 @@ def test_a_config_and_its_tokenizer_can_be_named(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.exception
     assert result.output == f"{out}: 1568 tensors, seed 3\n"
     assert json.loads((out / "config.json").read_text())["text_config"]["vocab_size"] == 512
+    assert invoke("doctor", out).exit_code == 0
+
+
+@pytest.mark.parametrize("config", [TINY, TINY / "config.json"], ids=["folder", "file"])
+def test_a_tokenizer_beside_the_config_is_taken_where_none_is_named(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert invoke("make-tiny", out, "--config", config).exit_code == 0
+    assert (out / "tokenizer.json").read_bytes() == (TINY / "tokenizer.json").read_bytes()
     assert invoke("doctor", out).exit_code == 0
 
 
@@ -74,7 +83,7 @@ def test_even_force_replaces_nothing_but_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--config", str(TINY / "config.json")), "vocab_size: got 512, expected 1024"),
+        (("--config", str(DATA / "tiny-a.json")), "vocab_size: got 512, expected 1024"),
         (("--config", "no/where.json"), "no/where.json: expected a file"),
         (("--tokenizer", str(TINY / "tokenizer.json")), "classes from the tokenizer"),
     ],
@@ -92,7 +101,7 @@ def test_what_a_user_can_cause_is_an_error_before_anything_is_made(
 def test_such_an_error_is_printed_without_a_traceback_and_ends_with_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["make-tiny", str(tmp_path / "out"), "--config", str(TINY)]) == 1
+    assert run(["make-tiny", str(tmp_path / "out"), "--config", str(DATA / "tiny-a.json")]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")

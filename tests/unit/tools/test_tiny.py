@@ -17,10 +17,10 @@ from flash41.errors import CheckpointError, ConfigError
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.tools import tiny
 from flash41.tools.doctor import TokenMapStatus, examine
-from flash41.tools.tiny import make_tiny, tiny_config
+from flash41.tools.tiny import make_tiny, tiny_config, tokenizer_beside
 from flash41.tools.traces import trace
 from helpers.checkpoints import TINY
-from helpers.config_documents import patched
+from helpers.config_documents import DATA, patched
 
 CONFIG = tiny_config(TINY / "config.json")
 TOKENIZER = TINY / "tokenizer.json"
@@ -51,6 +51,12 @@ def test_a_config_is_read_from_a_file_a_directory_or_the_embedded_default() -> N
     assert tiny_config(TINY) == tiny_config(TINY / "config.json") == CONFIG
     with pytest.raises(ConfigError, match=r"nowhere.json: expected a file"):
         tiny_config(TINY / "nowhere.json")
+
+
+def test_a_tokenizer_beside_a_config_is_found() -> None:
+    assert tokenizer_beside(TINY) == tokenizer_beside(TINY / "config.json") == TINY / "tokenizer.json"
+    assert tokenizer_beside(DATA / "tiny-a.json") is None
+    assert tokenizer_beside(None) is None
 
 
 def test_the_doctor_finds_no_fault(made: Path) -> None:

@@ -168,7 +168,7 @@ class ChatCodec:
         options = options.with_default_thinking_mode(thinking_by_default)
         try:
             request = recipe.ChatCompletionRequest(wire).convert(options)
-        except (recipe.ConversionError, ValueError, TypeError) as error:
+        except (recipe.ConversionError, ValueError, TypeError, OverflowError) as error:
             raise RequestError(str(error)) from error
         return Conversation(request=request, effort=effort if isinstance(effort, int) else None)
 

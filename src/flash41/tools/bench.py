@@ -6,6 +6,7 @@ work and no request can use another's.  Everything is warmed up first.  `through
 Seconds are wall-clock seconds of this machine and say nothing about any other.
 """
 
+import itertools
 import random
 import statistics
 import time
@@ -130,7 +131,7 @@ def latency(llm: LLM, wish: BenchWish, progress: Progress | None = None) -> Late
     """Waiting times of `num_requests` requests, `concurrency` queued together."""
     bench = _Bench(llm, wish, progress, wish.num_requests)
     arrivals = [times for size in _wave_sizes(wish) for times in bench.wave(size).arrivals]
-    gaps = [later - earlier for times in arrivals for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for times in arrivals for earlier, later in itertools.pairwise(times)]
     return Latency(first_token_seconds=_spread([times[0] for times in arrivals]), per_token_seconds=_spread(gaps))
 
 

@@ -95,8 +95,9 @@ def read_header(path: Path) -> ShardHeader:
     metadata = document.pop(METADATA, {})
     faults = list(_metadata_faults(path.name, metadata))
     tensors: dict[str, TensorEntry] = {}
+    layouts: dict[str, _Layout] = {}
     for name, value in document.items():
-        entry = _entry(value)
+        entry = _entry(value, layouts)
         if isinstance(entry, TensorEntry):
             tensors[name] = entry
         else:
@@ -147,23 +148,38 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < LIMIT  # a bool is no count
 
 
-def _entry(value: object) -> TensorEntry | str:
-    """The entry, or what is wrong with it."""
+_Layout = tuple[StoredDtype, tuple[int, ...], int]
+"""Format, shape and bytes of a tensor."""
+
+
+def _entry(value: object, layouts: dict[str, _Layout]) -> TensorEntry | str:
+    """The entry, or what is wrong with it; `layouts` keeps the few that the tensors of a shard share."""
     if not isinstance(value, dict) or value.keys() != ENTRY_KEYS:
         keys = sorted(value) if isinstance(value, dict) else type(value).__name__
         return mismatch("entry", keys, "exactly dtype, shape, data_offsets")
     name, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    key = f"{name} {shape}"  # as text, in which 1, 1.0 and True differ
+    if key not in layouts:
+        layout = _layout(name, shape)
+        if isinstance(layout, str):
+            return layout
+        layouts[key] = layout
+    dtype, sizes, expected = layouts[key]
+    if not isinstance(offsets, list) or len(offsets) != 2 or not (_is_count(offsets[0]) and _is_count(offsets[1])):
+        return mismatch("data_offsets", offsets, "two integers in [0, 2^63)")
+    begin, end = offsets
+    if end - begin != expected:
+        return mismatch("data_offsets", offsets, f"{expected} bytes for {name} {shape}")
+    return TensorEntry(dtype=dtype, shape=sizes, begin=begin, end=end)
+
+
+def _layout(name: object, shape: object) -> _Layout | str:
     if not isinstance(name, str) or name not in DTYPES:
         return mismatch("dtype", name, f"one of {', '.join(DTYPES)}")
     if not isinstance(shape, list) or len(shape) > MAX_AXES or not all(map(_is_count, shape)):
         return mismatch("shape", shape, f"at most {MAX_AXES} integers in [0, 2^63)")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
-        return mismatch("data_offsets", offsets, "two integers in [0, 2^63)")
-    dtype, (begin, end) = DTYPES[name], offsets
-    expected = prod(shape) * dtype.element_bytes
-    if end - begin != expected:
-        return mismatch("data_offsets", offsets, f"{expected} bytes for {name} {shape}")
-    return TensorEntry(dtype=dtype, shape=tuple(shape), begin=begin, end=end)
+    dtype = DTYPES[name]
+    return dtype, tuple(shape), prod(shape) * dtype.element_bytes
 
 
 def _layout_faults(shard: str, tensors: Mapping[str, TensorEntry], file_bytes: int, data_start: int) -> Iterator[Fault]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from flash41.checkpoint.agreement import disagreement
+from flash41.checkpoint.collector import collector_paused
 from flash41.checkpoint.directory import survey
 from flash41.checkpoint.faults import Fault, FaultKind, FaultyCheckpointError, listed
 from flash41.checkpoint.reader import MappedShards
@@ -152,6 +153,7 @@ class Checkpoint:
             yield Fault(kind=FaultKind.SCALE, message=message, names=(name,))
 
 
+@collector_paused()
 def open_checkpoint(directory: Path, scopes: Collection[Scope] = tuple(Scope)) -> Checkpoint:
     """The checkpoint in a directory, of which the given scopes will be loaded.
 

@@ -52,6 +52,11 @@ def _sizes(wish: RunWish, config: ModelConfig) -> Iterator[str]:
         "state_image_interval": wish.state_image_interval,
         "threads": wish.threads,
     }
+    given: dict[str, object] = {name: value for name, value in sizes.items() if value is not None}
+    odd = {name: value for name, value in given.items() if isinstance(value, bool) or not isinstance(value, int)}
+    yield from (complaint(name, value, "an integer") for name, value in odd.items())
+    if odd:
+        return  # nothing can be said of their extent
     for name, value in sizes.items():
         if value is not None and value <= 0:
             yield complaint(name, value, "> 0")

@@ -13,8 +13,9 @@ the model was trained to read them.  `stream` yields events as they come.
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -113,7 +114,7 @@ class LLM:
         """Ids of a raw prompt: BOS and the text's ids, or the given ids as they are."""
         if isinstance(prompt, str):
             return (self.config.tokens.bos, *self.tokenizer.encode_with_control(prompt))
-        return tuple(prompt)
+        return tuple(map(_plain, prompt))
 
     def generate(
         self,
@@ -299,14 +300,22 @@ def _is_integer(value: object) -> bool:
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several: a text, ids, texts, or lists of ids."""
+    """One prompt or several: a text, ids, texts, or lists of ids; ids may be arrays of numpy or torch."""
     if isinstance(prompts, str):
         return [prompts]
-    several = [item for item in prompts if isinstance(item, (str, Sequence))]
-    single = [item for item in prompts if not isinstance(item, (str, Sequence))]
-    if several and single:
-        raise RequestError(complaint("prompts", list(prompts)[:8], "one prompt, or a list of texts and lists of ids"))
-    return [single] if single else several
+    expected = "one prompt, or a list of texts and lists of ids"
+    if not isinstance(_plain(prompts), Iterable) or isinstance(prompts, (bytes, Mapping)):
+        raise RequestError(complaint("prompts", prompts, expected))
+    items = [_plain(item) for item in _plain(prompts)]
+    is_prompt = [isinstance(item, (str, Sequence)) and not isinstance(item, bytes) for item in items]
+    if any(is_prompt) and not all(is_prompt):
+        raise RequestError(complaint("prompts", items[:8], expected))
+    return items if all(is_prompt) else [items]
+
+
+def _plain(value: Any) -> Any:
+    """Integers and lists in place of an array or a number of numpy or torch."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

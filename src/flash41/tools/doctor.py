@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flash41.checkpoint.agreement import disagreement
+from flash41.checkpoint.collector import collector_paused
 from flash41.checkpoint.directory import CONFIG_FILE, INDEX_FILE, CheckpointFiles, survey
 from flash41.checkpoint.faults import Fault, FaultKind
 from flash41.checkpoint.foreign import leftovers
@@ -114,6 +115,7 @@ class Report:
         }
 
 
+@collector_paused()
 def examine(directory: Path) -> Report:
     """The report on a directory; raises nothing a directory can cause."""
     files, faults = survey(directory)

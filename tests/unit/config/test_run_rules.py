@@ -138,6 +138,15 @@ def test_the_default_wish_passes_for_every_profile() -> None:
         ({"max_num_seqs": 0}, ["max_num_seqs: got 0, expected > 0"]),
         ({"block_size": 0}, ["block_size: got 0, expected > 0"]),
         ({"threads": -2}, ["threads: got -2, expected > 0"]),
+        ({"threads": 1025}, ["threads: got 1025, expected <= 1024"]),
+        (
+            {"max_num_seqs": "8", "max_model_len": 1.5, "threads": True},
+            [
+                "max_model_len: got 1.5, expected an integer",
+                "max_num_seqs: got '8', expected an integer",
+                "threads: got True, expected an integer",
+            ],
+        ),
         ({"max_model_len": 1048577}, ["max_model_len: got 1048577, expected <= max_position_embeddings 1048576"]),
     ],
     ids=lambda value: str(value)[:60],

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,6 +47,16 @@ def test_control_tokens_in_a_raw_text_are_control_tokens(llm: LLM) -> None:
 def test_ids_are_sent_as_they_are(llm: LLM) -> None:
     assert [answer.prompt_ids for answer in llm.generate([5, 6], PARAMS)] == [(5, 6)]
     assert [answer.prompt_ids for answer in llm.generate([(5, 6), [7]], PARAMS)] == [(5, 6), (7,)]
+
+
+def test_ids_may_lie_in_arrays(llm: LLM) -> None:
+    for ids in (np.array([5, 6]), torch.tensor([5, 6]), [np.int64(5), torch.tensor(6)]):
+        assert [answer.prompt_ids for answer in llm.generate(ids, PARAMS)] == [(5, 6)]
+    several = [answer.prompt_ids for answer in llm.generate([np.array([5, 6]), "a"], PARAMS)]
+    assert several == [(5, 6), llm.encode("a")]
+    assert [answer.prompt_ids for answer in llm.generate(np.array([[5, 6], [7, 8]]), PARAMS)] == [(5, 6), (7, 8)]
+    assert llm.encode(np.array([5, 6])) == (5, 6)
+    assert all(type(token) is int for token in llm.encode(np.array([5, 6])))
 
 
 def test_no_prompts_have_no_answers(llm: LLM) -> None:

@@ -1,8 +1,8 @@
 """What the documents promise: their commands run, their links lead somewhere.
 
-In README.md and docs, a line of an ``sh`` block that begins with ``flash41`` or ``python`` is run, and a ``python``
-block is run whole; the blocks of one document share a directory, from top to bottom, in which `benchmarks` and
-`scripts` are those of the repository.  A ``text`` block is output.
+In README.md and docs, a line of an ``sh`` block that begins with ``flash41``, ``python`` or ``echo`` is run, and a
+``python`` block is run whole; the blocks of one document share a directory, from top to bottom, in which `benchmarks`
+and `scripts` are those of the repository.  A ``text`` block is output.
 """
 
 import os
@@ -21,7 +21,7 @@ FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 FILE_NAME = re.compile(r"[\w./-]+\.(?:py|md|json|toml|npz|txt)")
-RUNNABLE = ("flash41 ", "python ")
+RUNNABLE = ("flash41 ", "python ", "echo ")
 
 README = ROOT / "README.md"
 TOUR = ROOT / "docs" / "tour.md"

@@ -171,7 +171,7 @@ class ChatCodec:
         except UnicodeEncodeError as error:
             got = error.object[error.start : error.end]
             raise RequestError(complaint("conversation text", got, "Unicode without lone surrogates")) from error
-        except (recipe.ConversionError, ValueError, TypeError) as error:
+        except (recipe.ConversionError, ValueError, TypeError, OverflowError) as error:
             raise RequestError(str(error)) from error
         return Conversation(request=request, effort=effort if isinstance(effort, int) else None)
 

@@ -13,6 +13,8 @@ from typing import Annotated
 
 import typer
 
+from flash41.cli.batch import batch
+from flash41.cli.bench import bench
 from flash41.cli.common import print_error
 from flash41.cli.doctor import doctor
 from flash41.cli.generate import generate
@@ -86,6 +88,8 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command("generate", short_help="Answer one prompt.")(generate)
+    app.command("batch", short_help="Answer a file of calls.")(batch)
+    app.command("bench", short_help="Measure speed on this machine.")(bench)
     app.command("inspect", short_help="Show a model's layers and sizes.")(inspect)
     app.command("doctor", short_help="Find every fault of a checkpoint.")(doctor)
     app.command("trace", short_help="Save every intermediate result of a run.")(trace)

@@ -30,6 +30,7 @@ MaxNumBatchedTokens = Annotated[
     int,
     typer.Option("--max-num-batched-tokens", help="Rows of one forward; a longer prompt is read in chunks."),
 ]
+MaxNumSeqs = Annotated[int, typer.Option("--max-num-seqs", help="Requests that are computed side by side.")]
 BlockSize = Annotated[
     int | None,
     typer.Option("--block-size", help="Tokens per page of the cache. [default: 256, or the next size that fits]"),

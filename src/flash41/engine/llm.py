@@ -10,6 +10,7 @@
 the model was trained to read them.  `stream` yields events as they come.
 """
 
+import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,8 +20,9 @@ from typing import Any
 import torch
 
 from flash41.chat.conversation import ChatCodec, Conversation, Effort, Message
-from flash41.chat.parsing import DeltaKind
+from flash41.chat.stops import TextWatcher, check_stop
 from flash41.chat.tokenizer import Tokenizer
+from flash41.chat.watching import ChatWatcher
 from flash41.checkpoint.default import default_checkpoint
 from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
@@ -28,7 +30,7 @@ from flash41.config.run import RunWish
 from flash41.engine.answers import Answer, Completion, StreamEvent
 from flash41.engine.engine import Engine
 from flash41.engine.load import load_model
-from flash41.engine.request import FinishReason, Request, SamplingParams
+from flash41.engine.request import FinishReason, Request, SamplingParams, StopWatcher
 from flash41.engine.scheduler import SchedulerLimits
 from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
@@ -119,15 +121,21 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         progress: Progress | None = None,
+        *,
+        stop: str | Sequence[str] = (),
     ) -> list[Completion]:
         """One answer per prompt, in the order of the prompts; all of them share the engine's steps.
 
-        A list of integers is one prompt, an empty list none.  Raises RequestError with the faults of all prompts before
-        anything is computed.
+        A list of integers is one prompt, an empty list none.  A stop string ends an answer, whose text is cut before
+        it.  Raises RequestError with the faults of all prompts before anything is computed.
         """
-        several = _as_prompts(prompts)
-        answers = self._run(self._requests(several, _as_params(params, len(several))), progress)
-        return [answer.completion(self.tokenizer.decode(self._visible(answer.request)), None) for answer in answers]
+        several, strings = _as_prompts(prompts), check_stop(stop)
+        requests = self._requests(several, _as_params(params, len(several)))
+        watchers = [self.text_watcher(request.params, strings) for request in requests]
+        for request, watcher in zip(requests, watchers, strict=True):
+            request.stop_watcher = watcher
+        answers = self._run(requests, progress)
+        return [answer.completion(watcher.finish(), None) for answer, watcher in zip(answers, watchers, strict=True)]
 
     def chat(
         self,
@@ -136,21 +144,66 @@ class LLM:
         *,
         thinking: bool = False,
         effort: Effort | None = None,
+        stop: str | Sequence[str] = (),
     ) -> Completion:
-        """The assistant's answer to a conversation."""
-        conversation = self.codec.conversation(messages, thinking=thinking, effort=effort)
-        request = self._request(self.codec.encode(conversation).ids, params or SamplingParams())
-        return self._parsed(self._run([request], None)[0], conversation)
+        """The assistant's answer to a conversation; a stop string ends it in the content, not in the reasoning."""
+        conversation = self.codec.conversation(messages, thinking=thinking, effort=effort, stop=check_stop(stop))
+        params = params or SamplingParams()
+        watcher = self.chat_watcher(params, conversation)
+        (answer,) = self._run([self.request(self.codec.encode(conversation).ids, params, watcher=watcher)], None)
+        parsed = watcher.finish("length" if answer.request.finish_reason is FinishReason.LENGTH else "stop")
+        return answer.completion(parsed.content, parsed.reasoning if conversation.thinking else None)
 
     def stream(
-        self, prompt_ids: Sequence[int], params: SamplingParams, seed: int | None = None
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        seed: int | None = None,
+        *,
+        stop: str | Sequence[str] = (),
     ) -> Iterator[StreamEvent]:
         """Tokens of one answer as they come; closing the iterator aborts the request.
 
-        `seed` overrides that of the parameters, for a caller that drew one.  Raises RequestError at once; the request
-        is queued when the first event is asked for.
+        `seed` overrides that of the parameters, for a caller that drew one.  A stop string ends the answer with the
+        token that completes it in the raw text; whoever shows the text cuts it.  Raises RequestError at once; the
+        request is queued when the first event is asked for.
         """
-        return self._events(self._request(tuple(prompt_ids), params, seed))
+        watcher = self.text_watcher(params, check_stop(stop))
+        return self._events(self.request(tuple(prompt_ids), params, seed, watcher))
+
+    def as_finished(self, requests: Iterable[Request]) -> Iterator[Answer]:
+        """Answers in the order they end; the next request is taken whenever fewer than `max_num_seqs` are open.
+
+        Closing the iterator aborts what is open.
+        """
+        waiting, answers = iter(requests), list[Answer]()
+        try:
+            while True:
+                for request in itertools.islice(waiting, self.plan.max_num_seqs - len(answers)):
+                    answers.append(self._open(request))
+                if not answers:
+                    return
+                self._advance()
+                finished = [answer for answer in answers if answer.is_finished]
+                answers = [answer for answer in answers if not answer.is_finished]
+                for answer in finished:
+                    self._close(answer)
+                yield from finished
+        finally:
+            for answer in answers:
+                self._close(answer)
+
+    def text_watcher(self, params: SamplingParams, stop: Sequence[str]) -> TextWatcher:
+        """Collects the raw text of one answer and ends it at the first of the checked stop strings."""
+        return TextWatcher(self.tokenizer, stop, self._silent_eos(params))
+
+    def chat_watcher(self, params: SamplingParams, conversation: Conversation) -> ChatWatcher:
+        """Parses one answer to a conversation and ends it at the conversation's stop strings."""
+        return ChatWatcher(self.codec, conversation, self._silent_eos(params))
+
+    def _silent_eos(self, params: SamplingParams) -> int | None:
+        """EOS where it ends an answer and so is no text of it."""
+        return None if params.ignore_eos else self.config.tokens.eos
 
     def _events(self, request: Request) -> Iterator[StreamEvent]:
         answer, num_sent = self._open(request), 0
@@ -171,15 +224,21 @@ class LLM:
         requests, faults = [], []
         for number, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
             try:
-                requests.append(self._request(self.encode(prompt), one))
+                requests.append(self.request(self.encode(prompt), one))
             except RequestError as error:
                 faults.append(str(error) if len(prompts) == 1 else f"prompt {number}: {error}")
         if faults:
             raise RequestError(combined(faults))
         return requests
 
-    def _request(self, ids: tuple[int, ...], params: SamplingParams, seed: int | None = None) -> Request:
-        """A request that can run; nothing is queued."""
+    def request(
+        self,
+        ids: tuple[int, ...],
+        params: SamplingParams,
+        seed: int | None = None,
+        watcher: StopWatcher | None = None,
+    ) -> Request:
+        """A request that can run; nothing is queued.  Raises RequestError if it never could."""
         self._check_ids(ids, params)
         chosen = params.seed if seed is None else seed
         request = Request(
@@ -188,6 +247,7 @@ class LLM:
             params=params,
             seed=secrets.randbits(63) if chosen is None else chosen,
             eos_token_id=self.config.tokens.eos,
+            stop_watcher=watcher,
         )
         self.engine.check(request)
         self._next_id += 1
@@ -233,21 +293,6 @@ class LLM:
     def _close(self, answer: Answer) -> None:
         self.engine.abort(answer.request.request_id)
         del self._answers[answer.request.request_id]
-
-    def _parsed(self, answer: Answer, conversation: Conversation) -> Completion:
-        parser = self.codec.parser(conversation)
-        deltas = [delta for token_id in self._visible(answer.request) for delta in parser.push(token_id)]
-        deltas += parser.finish("length" if answer.request.finish_reason is FinishReason.LENGTH else "stop")
-        text, reasoning = (
-            "".join(delta.text for delta in deltas if delta.kind is kind)
-            for kind in (DeltaKind.CONTENT, DeltaKind.REASONING)
-        )
-        return answer.completion(text, reasoning if conversation.thinking else None)
-
-    def _visible(self, request: Request) -> list[int]:
-        ids = request.output_ids
-        ended = bool(ids) and ids[-1] == request.eos_token_id and not request.params.ignore_eos
-        return ids[:-1] if ended else list(ids)
 
 
 def _is_integer(value: object) -> bool:

@@ -17,7 +17,7 @@ from helpers.checkpoints import TINY
 from helpers.command_line import PROGRAM, environment, invoke, program
 from helpers.config_documents import DATA
 
-COMMANDS = ("generate", "inspect", "doctor", "trace", "make-tiny", "make-checkpoint")
+COMMANDS = ("generate", "batch", "bench", "inspect", "doctor", "trace", "make-tiny", "make-checkpoint")
 WITHOUT_TORCH = """
 import sys
 from flash41.cli.main import main
@@ -172,6 +172,8 @@ def test_a_name_that_no_file_system_takes_is_one_error(command: str) -> None:
     [
         (["--help"], ("torch", "numpy")),
         (["generate", "--help"], ("torch", "numpy")),
+        (["batch", "--help"], ("torch", "numpy")),
+        (["bench", "--help"], ("torch", "numpy")),
         (["make-tiny", "--help"], ("torch", "numpy")),
         (["inspect", TINY], ("torch", "numpy")),
         (["inspect", DATA / "release.json", "--json"], ("torch", "numpy")),

@@ -54,11 +54,12 @@ def sinkhorn(logits: Tensor, iterations: int, hc_eps: float) -> Tensor:
     """
     comb = (logits.double().softmax(-1) + hc_eps).numpy()
     # Products with a matrix of ones are row and column sums that already have the shape to divide by.
-    ones = np.ones(comb.shape[-2:])
-    comb /= ones @ comb + hc_eps
-    for _ in range(iterations - 1):
-        comb /= comb @ ones + hc_eps
-        comb /= ones @ comb + hc_eps
+    ones, sums = np.ones(comb.shape[-2:]), np.empty_like(comb)
+    matmul, add, divide = np.matmul, np.add, np.divide
+    for turn in range(iterations):
+        if turn:
+            divide(comb, add(matmul(comb, ones, sums), hc_eps, sums), comb)
+        divide(comb, add(matmul(ones, comb, sums), hc_eps, sums), comb)
     return torch.from_numpy(comb).float()
 
 

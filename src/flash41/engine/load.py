@@ -83,7 +83,7 @@ def load_model(
         checkpoint=checkpoint,
         profile=profile,
         pool=pool,
-        backbone=build_backbone(checkpoint, profile, pool.index, kernels),
+        backbone=build_backbone(checkpoint, profile, pool, kernels),
         token_map=token_map,
         tables=tables,
         kernels=kernels,

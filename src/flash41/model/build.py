@@ -11,7 +11,7 @@ from torch import Tensor
 from flash41.checkpoint.loader import Checkpoint
 from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
-from flash41.config.run import PoolDtype, Profile
+from flash41.config.run import PoolFormat, Profile
 from flash41.config.topology import LayerSpec, Topology, topology
 from flash41.kernels.interface import ExpertWeights, Kernels
 from flash41.model.attention import Attention
@@ -28,19 +28,19 @@ from flash41.model.rope import Rope
 from flash41.model.rounding import roundings
 
 
-def build_backbone(checkpoint: Checkpoint, profile: Profile, index: PoolDtype, kernels: Kernels) -> Backbone:
-    """The text model of a checkpoint under a numerical profile; `index` is the index plane's format.
+def build_backbone(checkpoint: Checkpoint, profile: Profile, pool: PoolFormat, kernels: Kernels) -> Backbone:
+    """The text model of a checkpoint under a numerical profile; `pool` says how its rows will be stored.
 
     The Engram tables must have been taken before: afterwards every backbone tensor has an owner, or this raises.
     """
-    backbone = Builder(checkpoint, profile, index, kernels).backbone()
+    backbone = Builder(checkpoint, profile, pool, kernels).backbone()
     checkpoint.assert_all_bound(Scope.BACKBONE)
     return backbone
 
 
 def build_tap_projection(checkpoint: Checkpoint, profile: Profile, kernels: Kernels) -> TapProjection:
     """The drafter's entrance; needs the checkpoint opened with its draft tensors."""
-    builder = Builder(checkpoint, profile, PoolDtype.BF16, kernels)
+    builder = Builder(checkpoint, profile, profile.default_pool, kernels)
     return TapProjection(builder.scaled("mtp.0.main_proj"), builder.norm("mtp.0.main_norm.weight"))
 
 
@@ -82,14 +82,14 @@ def published_last(layers: Topology, layer_id: int) -> int:
 class Builder:
     """Binds tensors by name; one method per module."""
 
-    def __init__(self, checkpoint: Checkpoint, profile: Profile, index: PoolDtype, kernels: Kernels) -> None:
+    def __init__(self, checkpoint: Checkpoint, profile: Profile, pool: PoolFormat, kernels: Kernels) -> None:
         self.checkpoint = checkpoint
         self.config: ModelConfig = checkpoint.config
         self.topology: Topology = topology(checkpoint.config)
         self.profile = profile
         self.kernels = kernels
         self.rope = Rope(self.config.rope)
-        self.roundings = roundings(profile, index)
+        self.roundings = roundings(profile, pool)
         self.dtype = torch.bfloat16 if profile.bf16_stores else torch.float32
 
     def tensor(self, name: str) -> Tensor:
@@ -179,7 +179,7 @@ class Builder:
             key = IndexKey(
                 self.plain(f"{prefix}.wk.weight"),
                 self.norm(f"{prefix}.k_norm.weight"),
-                self.roundings.index,
+                self.roundings.key,
                 self.kernels,
             )
         return Indexer(
@@ -188,7 +188,7 @@ class Builder:
             self.scaled(f"{prefix}.wq_b"),
             self.plain(f"{prefix}.weights_proj.weight"),
             key,
-            rounding=self.roundings.index,
+            rounding=self.roundings.query,
             bf16_chain=self.profile.bf16_score_chain,
             stale_owner=published_last(self.topology, spec.layer_id) if self.profile.stale_index_slots else None,
             kernels=self.kernels,

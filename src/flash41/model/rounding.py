@@ -11,8 +11,17 @@ import torch
 from torch import Tensor
 
 from flash41.cache.views import Rows
-from flash41.config.run import PoolDtype, Profile
-from flash41.numerics.scaled import Quantized, quantize_fp4_16, quantize_fp4_32, quantize_fp8_32, quantize_fp8_row
+from flash41.config.run import PoolDtype, PoolFormat, Profile
+from flash41.numerics.scaled import (
+    Quantized,
+    fake_fp4_16,
+    fake_fp4_32,
+    fake_fp8_32,
+    quantize_fp4_16,
+    quantize_fp4_32,
+    quantize_fp8_32,
+    quantize_fp8_row,
+)
 
 Rounding = Callable[[Tensor], Rows]
 
@@ -29,20 +38,30 @@ def as_tensor(rows: Rows, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roundings:
-    """The three places where cached vectors are rounded."""
+    """The places where cached vectors, and the queries that meet them, are rounded."""
 
     window: Rounding
     """Window rows, all channels after RoPE."""
     main: Rounding
     """Compressed rows, all channels after RoPE."""
-    index: Rounding
-    """Index queries and keys after RoPE."""
+    key: Rounding
+    """Index keys after RoPE."""
+    query: Rounding
+    """Index queries after RoPE; they are never stored."""
 
 
-def roundings(profile: Profile, index: PoolDtype) -> Roundings:
-    """The roundings of a profile; the index format matters to profile atom only."""
-    by_name = {None: unrounded, "fp4": quantize_fp4_32, "fp8": quantize_fp8_row}
-    index_rounding = by_name[profile.index_rounding(index)]
+def roundings(profile: Profile, pool: PoolFormat) -> Roundings:
+    """The roundings of a profile, as codes where the pool keeps codes and as values where it keeps values.
+
+    Both read the same bits.  Which rounding an index vector gets depends on the pool in profile atom only.
+    """
     if not profile.rounds_kv:
-        return Roundings(window=unrounded, main=unrounded, index=index_rounding)
-    return Roundings(window=quantize_fp8_32, main=quantize_fp4_16, index=index_rounding)
+        return Roundings(window=unrounded, main=unrounded, key=unrounded, query=unrounded)
+    packed = pool.main is PoolDtype.FP4
+    by_row = profile.index_rounding(pool.index) == "fp8"
+    return Roundings(
+        window=quantize_fp8_32 if packed else fake_fp8_32,
+        main=quantize_fp4_16 if packed else fake_fp4_16,
+        key=quantize_fp8_row if by_row else quantize_fp4_32 if pool.index is PoolDtype.FP4 else fake_fp4_32,
+        query=quantize_fp8_row if by_row else fake_fp4_32,
+    )

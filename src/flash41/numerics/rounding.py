@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from flash41.errors import KernelError, complaint
-from flash41.numerics.formats import E4M3_MAX, NAN_E4M3, SIGN_E2M1, SIGN_E4M3, e2m1_value, e4m3_value
+from flash41.numerics.formats import E2M1_MAX, E4M3_MAX, NAN_E4M3, SIGN_E2M1, SIGN_E4M3, e2m1_value, e4m3_value
 
 NUM_E4M3_MAGNITUDES = 127
 NUM_E2M1_MAGNITUDES = 8
@@ -31,8 +31,11 @@ _INFINITY_UPPER = 0x7F80
 _INFINITY_BITS = 0x7F800000
 _MANTISSA_BITS = 0x007FFFFF
 _E4M3_SMALLEST_NORMAL_BITS = (127 - 6) << 23
-_ROUNDING_SHIFT = (20 << 23) | 0x00400000
+_E4M3_ROUNDING_SHIFT = (20 << 23) | 0x00400000
 """Turns the pattern of 2^e into that of 1.5 * 2^(e+20)."""
+_E2M1_SMALLEST_NORMAL_BITS = 127 << 23
+_E2M1_ROUNDING_SHIFT = (22 << 23) | 0x00400000
+"""Turns the pattern of 2^e into that of 1.5 * 2^(e+22)."""
 
 
 def encode_e4m3(x: Tensor) -> Tensor:
@@ -71,9 +74,21 @@ def nearest_e4m3(x: Tensor) -> Tensor:
     the spacing of FP32 numbers is q, and FP32 addition rounds to nearest, ties to even.  Below 2^-6 the step stays
     2^-9.
     """
-    exponent = (x.view(torch.int32) & _INFINITY_BITS).clamp_(min=_E4M3_SMALLEST_NORMAL_BITS)
-    magic = exponent.add_(_ROUNDING_SHIFT).view(torch.float32)
-    return (x + magic).sub_(magic).clamp_(-E4M3_MAX, E4M3_MAX)
+    inside = x.clamp(-E4M3_MAX, E4M3_MAX)
+    exponent = (inside.view(torch.int32) & _INFINITY_BITS).clamp_(min=_E4M3_SMALLEST_NORMAL_BITS)
+    magic = exponent.add_(_E4M3_ROUNDING_SHIFT).view(torch.float32)
+    return inside.add_(magic).sub_(magic)
+
+
+def nearest_e2m1(x: Tensor) -> Tensor:
+    """FP32 values of the codes `encode_e2m1` gives, as `nearest_e4m3` does; NaN stays NaN.
+
+    Here q = 2^(e-1), and below 1 the step stays 1/2.
+    """
+    inside = x.clamp(-E2M1_MAX, E2M1_MAX)
+    exponent = (inside.view(torch.int32) & _INFINITY_BITS).clamp_(min=_E2M1_SMALLEST_NORMAL_BITS)
+    magic = exponent.add_(_E2M1_ROUNDING_SHIFT).view(torch.float32)
+    return inside.add_(magic).sub_(magic)
 
 
 def pack_fp4(codes: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from flash41.numerics.formats import decode_e4m3, decode_e8m0, decode_packed_e2m
 from flash41.numerics.rounding import (
     encode_e2m1,
     encode_e4m3,
+    nearest_e2m1,
     nearest_e4m3,
     pack_fp4,
     power_of_two_at_least,
@@ -223,12 +224,16 @@ def round_fp8_32(x: Tensor) -> Tensor:
 
 def fake_fp4_32(x: Tensor) -> Tensor:
     """What x reads after storage as FP4/32, in x's dtype (exact in BF16)."""
-    return quantize_fp4_32(x).dequantize(x.dtype)
+    groups, largest = _groups(x, 32, FP4_32_FLOOR)
+    scale = power_of_two_scale(largest * INVERSE_6)
+    return nearest_e2m1(groups / scale).mul_(scale).view(x.shape).to(x.dtype)
 
 
 def fake_fp4_16(x: Tensor) -> Tensor:
     """What x reads after storage as FP4/16, in x's dtype (exact in BF16)."""
-    return quantize_fp4_16(x).dequantize(x.dtype)
+    groups, largest = _groups(x, 16, FP4_16_FLOOR)
+    scale = nearest_e4m3(largest / 6.0)
+    return nearest_e2m1(groups / scale).mul_(scale).view(x.shape).to(x.dtype)
 
 
 def _groups(x: Tensor, channels: int, floor: float) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,29 @@
 """The direct rounding of activations equals the way over codes, bit for bit."""
 
+from collections.abc import Callable
+
+import pytest
 import torch
 
-from flash41.numerics.formats import decode_e4m3, decode_e8m0
-from flash41.numerics.rounding import encode_e4m3, nearest_e4m3, power_of_two_at_least, power_of_two_scale
-from flash41.numerics.scaled import quantize_fp8_32, round_fp8_32
+from flash41.numerics.formats import decode_e2m1, decode_e4m3, decode_e8m0
+from flash41.numerics.rounding import (
+    encode_e2m1,
+    encode_e4m3,
+    nearest_e2m1,
+    nearest_e4m3,
+    power_of_two_at_least,
+    power_of_two_scale,
+)
+from flash41.numerics.scaled import (
+    Quantized,
+    fake_fp4_16,
+    fake_fp4_32,
+    fake_fp8_32,
+    quantize_fp4_16,
+    quantize_fp4_32,
+    quantize_fp8_32,
+    round_fp8_32,
+)
 
 
 def every_finite_bf16() -> torch.Tensor:
@@ -13,9 +32,8 @@ def every_finite_bf16() -> torch.Tensor:
     return values[torch.isfinite(values)]
 
 
-def test_nearest_value_is_the_decoded_nearest_code_for_every_bf16_number_in_range() -> None:
+def test_nearest_value_is_the_decoded_nearest_code_for_every_finite_bf16_number() -> None:
     x = every_finite_bf16()
-    x = x[x.abs() <= 2.0**100]  # the shift of larger ones would leave FP32; scaled values never exceed 448
     assert torch.equal(nearest_e4m3(x), decode_e4m3(encode_e4m3(x)))
 
 
@@ -50,3 +68,32 @@ def test_nan_and_infinity_stay_visible() -> None:
     assert rounded[0, :32].isnan().any()
     assert rounded[1, 32:].isnan().any()
     assert torch.equal(rounded[0, 32:], torch.ones(32))
+
+
+def test_nearest_e2m1_value_is_the_decoded_nearest_code_with_its_ties_and_their_neighbours() -> None:
+    values = decode_e2m1(torch.arange(8, dtype=torch.uint8))
+    midpoints = (values[:-1] + values[1:]) / 2
+    around = torch.cat([midpoints, midpoints.nextafter(torch.tensor(1e9)), midpoints.nextafter(torch.tensor(-1e9))])
+    finite = every_finite_bf16()
+    x = torch.cat([around, -around, finite])
+    assert torch.equal(nearest_e2m1(x), decode_e2m1(encode_e2m1(x)))
+
+
+@pytest.mark.parametrize(
+    ("fake", "quantize"),
+    [(fake_fp8_32, quantize_fp8_32), (fake_fp4_32, quantize_fp4_32), (fake_fp4_16, quantize_fp4_16)],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_values_of_rounded_rows_are_those_of_their_codes(
+    fake: Callable[[torch.Tensor], torch.Tensor],
+    quantize: Callable[[torch.Tensor], Quantized],
+    dtype: torch.dtype,
+) -> None:
+    generator = torch.Generator().manual_seed(11)
+    for exponent in (-120, -40, -12, -9, -6, -3, 0, 4, 9, 60, 120):
+        x = (torch.randn(128, 96, generator=generator) * 2.0**exponent).to(dtype)
+        x[0] = 0
+        x[1, 3] *= 64
+        assert torch.equal(fake(x), quantize(x).dequantize(dtype)), exponent
+    singles = every_finite_bf16().view(-1, 1).repeat(1, 32).to(dtype)  # every number as the largest of its group
+    assert torch.equal(fake(singles), quantize(singles).dequantize(dtype))

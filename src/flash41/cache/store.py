@@ -9,6 +9,13 @@ stores differ in: `plane_addresses`.  Rings are addressed here:
 
 The cursor of a slot is the number of positions it holds.  A span must start exactly there: anything else is an error
 that names both, never a silent answer from the wrong state (spec: cache.md section 8).
+
+A ring deeper than its window lets a request take back its last rows, as when drafts are rejected: nothing is cleared,
+for the rows lie at future positions and are written again before they are visible.  With 5 drafts a window of 128 needs
+133 rows, since the draft stages read 128 rows up to the last position that was kept:
+
+    written ... 105 106 107 108 109 110        ring of 133: 110-132 = -22 ... 110
+    kept    ... 105                            context of the next block: 105-127 = -22 ... 105
 """
 
 from abc import ABC, abstractmethod
@@ -47,20 +54,28 @@ class StoreShape:
     member_depth: int
     """Positions kept of an open group."""
 
+    @property
+    def revocable(self) -> int:
+        """Positions that may be taken back."""
+        return self.ring - self.window
 
-def store_shape(config: ModelConfig, num_slots: int, max_positions: int) -> StoreShape:
-    """What a store for the text model holds: a window per layer, a plane per owner."""
+
+def store_shape(config: ModelConfig, num_slots: int, max_positions: int, draft_tokens: int = 0) -> StoreShape:
+    """What a store for the text model holds: a window per layer, a plane per owner.
+
+    With `draft_tokens` per step the draft stages have windows too, and every ring is deeper by that many rows.
+    """
     ratios = config.attention.compress_ratios
     return StoreShape(
         num_slots=num_slots,
         max_positions=max_positions,
-        num_layers=config.num_layers,
+        num_layers=config.num_layers + (config.dspark.num_stages if draft_tokens else 0),
         window=config.attention.window,
-        ring=config.attention.window,
+        ring=config.attention.window + draft_tokens,
         channels=config.attention.head_dim,
         index_channels=config.indexer.head_dim,
         owner_ratios={owner: ratios[owner] for owner in config.attention.kv_source_layer_ids},
-        member_depth=max(ratios),
+        member_depth=max(ratios) + draft_tokens,
     )
 
 
@@ -96,6 +111,7 @@ class Store(ABC):
     def __init__(self, shape: StoreShape) -> None:
         self.shape = shape
         self.cursors = [0] * shape.num_slots
+        self._written = [0] * shape.num_slots
 
     @abstractmethod
     def plane_addresses(self, slots: Tensor, row_ids: Tensor, ratio: int) -> Tensor:
@@ -106,7 +122,19 @@ class Store(ABC):
 
     def reset(self, slot: int) -> None:
         """Makes a slot empty; its rows are never read again before they are rewritten."""
-        self.cursors[slot] = 0
+        self.cursors[slot] = self._written[slot] = 0
+
+    def rewind(self, slot: int, position: int) -> None:
+        """Takes back the rows of a slot from `position` on; its next span starts there.
+
+        ProtocolError where the rings have lost rows that the kept positions would read again.
+        """
+        held, written = self.cursors[slot], max(self.cursors[slot], self._written[slot])
+        least = max(0, written - self.shape.revocable)
+        if not least <= position <= held:
+            remedy = "rows that were overwritten cannot be taken back"
+            raise ProtocolError(complaint(f"slot {slot}: position kept", position, f"from {least} to {held}", remedy))
+        self.cursors[slot], self._written[slot] = position, written
 
     def view(self, spans: Sequence[Span]) -> "StoreView":
         """Access for one batch; checks every span, then moves the cursors behind the batch."""
@@ -114,6 +142,7 @@ class Store(ABC):
         view = StoreView(self, spans)
         for span in spans:
             self.cursors[span.slot] = span.end
+            self._written[span.slot] = max(self._written[span.slot], span.end)
         return view
 
     def _check(self, spans: Sequence[Span]) -> None:
@@ -170,8 +199,8 @@ class StoreView:
         self._window_index = torch.where(real, seen + shift, 0)
         # A chunk may be wider than the ring: only its last rows survive, and a ring address is written once.
         ends = torch.cat([torch.full((span.length,), span.end) for span in self.spans])
-        self._kept = (self._positions >= ends - shape.ring).nonzero().squeeze(1)
-        self._ring_addresses = (self._slots * shape.ring + self._positions % shape.ring)[self._kept]
+        self.surviving = (self._positions >= ends - shape.ring).nonzero().squeeze(1)
+        self._ring_addresses = (self._slots * shape.ring + self._positions % shape.ring)[self.surviving]
 
     def window(self, layer_id: int, rows: Rows) -> WindowRows:
         """Appends the batch's window rows and returns what the queries of this layer see."""
@@ -179,11 +208,15 @@ class StoreView:
         before = ring.read(self._prefix)
         stored = rows if isinstance(rows, Tensor) else rows.dequantize(before.dtype)
         # A ring that packs takes the codes as they are; any other takes what they read, which is at hand.
-        kept = rows.rows(self._kept) if ring.packs and not isinstance(rows, Tensor) else stored[self._kept]
+        kept = rows.rows(self.surviving) if ring.packs and not isinstance(rows, Tensor) else stored[self.surviving]
         ring.write(self._ring_addresses, kept)
         return WindowRows(
             rows=torch.cat((before, stored.to(before.dtype))), index=self._window_index, counts=self._window_counts
         )
+
+    def append_context(self, layer_id: int, rows: Rows) -> None:
+        """Writes the surviving tokens' rows of a draft stage."""
+        self._store.windows[layer_id].write(self._ring_addresses, rows)
 
     def closed_groups(self, ratio: int) -> ClosedGroups:
         """Groups whose last token is in this batch."""

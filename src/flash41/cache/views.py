@@ -5,6 +5,7 @@ A store hands out one `BatchView` per batch; the model asks it for a layer's win
 an owner's open group, and never learns where a row lies.  Writing order inside a layer (spec: cache.md section 6):
 
     window   read the ring and the batch's own rows together, then append the batch's rows to the ring
+    context  append the surviving rows to a draft stage's ring, which no row of the batch reads
     plane    append the rows this batch closes, then score and read: the newest row is visible to its own token
 """
 
@@ -67,9 +68,15 @@ class BatchView(Protocol):
     """One batch's access to cached state."""
 
     spans: Sequence[Span]
+    surviving: Tensor
+    """int64 [n]: rows of the forward that rings still hold behind it, the last ones of each span."""
 
     def window(self, layer_id: int, rows: Rows) -> WindowRows:
         """Appends the batch's window rows [T, d] of a layer and returns what its queries see."""
+        ...
+
+    def append_context(self, layer_id: int, rows: Rows) -> None:
+        """Writes the rows [n, d] of the surviving tokens into the ring of a draft stage."""
         ...
 
     def closed_groups(self, ratio: int) -> ClosedGroups:
@@ -94,4 +101,16 @@ class BatchView(Protocol):
 
     def read_index(self, owner: int, spans: Sequence[Span]) -> Tensor:
         """Index keys [spans, n, index_d] of whole requests, n the longest of them; shorter ones are padded."""
+        ...
+
+
+class BlockView(BatchView, Protocol):
+    """What the draft stages may read of the requests they draft for; a block leaves nothing behind.
+
+    The spans are the blocks, each starting behind the newest cached row.  `window` gives every row of a block the
+    request's context and the whole block, and appends nothing.
+    """
+
+    def context(self, layer_id: int) -> Tensor:
+        """[n, d]: the context rows of a stage, request after request, ascending by position."""
         ...

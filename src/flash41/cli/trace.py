@@ -23,6 +23,9 @@ def trace(
         list[str] | None,
         typer.Option("--points", metavar="GLOB", help="Keep matching points only, e.g. 'L2.*'; may be repeated."),
     ] = None,
+    draft: Annotated[
+        bool, typer.Option("--draft", help="Add the points of the draft block behind the last token.")
+    ] = False,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
     force: options.Force = False,
@@ -36,6 +39,7 @@ def trace(
         ids=ids,
         chunks=lengths,
         points=tuple(points or ("*",)),
+        draft=draft,
         profile=profile,
         kv_cache_dtype=kv_cache_dtype,
         index_cache_dtype=index_cache_dtype,

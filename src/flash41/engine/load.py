@@ -1,4 +1,4 @@
-"""Opens a checkpoint for computing: backbone, Engram tables, token map, all from one directory.
+"""Opens a checkpoint for computing: backbone, Engram tables, token map, draft stages, all from one directory.
 
 Everything that can be refused is refused before a weight is read: configuration, schema against headers, the token map
 against the configured number of classes.
@@ -24,6 +24,8 @@ from flash41.engram.vocabulary import TokenMap
 from flash41.kernels.interface import Kernels
 from flash41.model.backbone import Backbone
 from flash41.model.build import build_backbone
+from flash41.model.build_drafter import build_drafter
+from flash41.model.drafter import Drafter
 from flash41.planning.resolve import RunPlan
 
 
@@ -40,32 +42,38 @@ class LoadedModel:
     token_map: TokenMap
     tables: dict[int, tuple[EngramHash, EngramTable]]
     kernels: Kernels
+    drafter: Drafter | None
+    """The draft stages, where they were asked for and the model has any."""
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of activations."""
         return torch.bfloat16 if self.profile.bf16_stores else torch.float32
 
-    def runner(self, num_slots: int, max_positions: int) -> Runner:
-        """A runner with contiguous caches for `num_slots` requests of `max_positions`."""
-        shape = store_shape(self.config, num_slots, max_positions)
-        return self._runner(ContiguousStore(shape, row_formats(self.pool)))
+    def runner(self, num_slots: int, max_positions: int, drafts: bool = False) -> Runner:
+        """A runner with contiguous caches for `num_slots` requests of `max_positions`; with `drafts` it can draft."""
+        draft_tokens = self.config.dspark.block_size if drafts else 0
+        shape = store_shape(self.config, num_slots, max_positions, draft_tokens)
+        return self._runner(ContiguousStore(shape, row_formats(self.pool)), drafts)
 
     def planned_runner(self, plan: RunPlan) -> Runner:
-        """A runner with the pool of a plan."""
+        """A runner with the pool of a plan; it can draft where the plan has rings for it."""
         if plan.placement is None:
             return self.runner(plan.max_num_seqs, plan.max_model_len)
-        return self._runner(PagedStore(store_shape(self.config, plan.max_num_seqs, plan.max_model_len), plan.placement))
+        draft_tokens = plan.placement.geometry.draft_tokens
+        shape = store_shape(self.config, plan.max_num_seqs, plan.max_model_len, draft_tokens)
+        return self._runner(PagedStore(shape, plan.placement), drafts=draft_tokens > 0)
 
-    def _runner(self, store: Store) -> Runner:
-        guard = self.checkpoint.check_unchanged
-        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard)
+    def _runner(self, store: Store, drafts: bool) -> Runner:
+        assert not drafts or self.drafter is not None, "the draft stages were not loaded"
+        guard, drafter = self.checkpoint.check_unchanged, self.drafter if drafts else None
+        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard, drafter)
 
 
 def load_model(
     directory: Path, profile: Profile, pool: PoolFormat, kernels: Kernels, drafts: bool = False
 ) -> LoadedModel:
-    """Opens the text model of a directory; `drafts` also opens the draft tensors.
+    """Opens the text model of a directory; `drafts` also loads its draft stages, in a second pass.
 
     Raises ConfigError or CheckpointError with every fault found.
     """
@@ -77,14 +85,17 @@ def load_model(
     for table_hash in engram_hashes(config.engram):
         weight, scale = checkpoint.engram_table(table_hash.layer_id)
         tables[table_hash.layer_id] = (table_hash, EngramTable(weight, scale))
+    backbone = build_backbone(checkpoint, profile, pool, kernels)
+    has_stages = drafts and config.dspark.num_stages > 0
     return LoadedModel(
         directory=directory,
         config=config,
         checkpoint=checkpoint,
         profile=profile,
         pool=pool,
-        backbone=build_backbone(checkpoint, profile, pool, kernels),
+        backbone=backbone,
         token_map=token_map,
         tables=tables,
         kernels=kernels,
+        drafter=build_drafter(checkpoint, backbone, profile, pool, kernels) if has_stages else None,
     )

@@ -1,7 +1,8 @@
 """Stages and runs one step: integers in, logits out.
 
 `stage` turns a plan into tensors: ids, positions, and the Engram rows, which depend on token ids only and are gathered
-on the host before the forward.  `run` is the forward.  The runner owns the caches; it knows no request and no sampling.
+on the host before the forward.  `run` is the forward, which also feeds the draft stages where there are any; `draft`
+asks them for tokens.  The runner owns the caches; it knows no request and no sampling.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flash41.cache.blocks import DraftView
 from flash41.cache.store import Store
 from flash41.cache.views import Span
 from flash41.engine.plan import StepPlan
@@ -19,6 +21,8 @@ from flash41.engram.tables import EngramTable
 from flash41.engram.vocabulary import TokenMap
 from flash41.model.backbone import Backbone, BackboneOutput
 from flash41.model.batch import EngramRows, ForwardBatch, Probe
+from flash41.model.draft_heads import Choice, Drafts, most_likely
+from flash41.model.drafter import Drafter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,7 @@ class Staged:
 
 
 class Runner:
-    """One model, one set of caches."""
+    """One model, one set of caches; with a drafter the store has rings for its stages."""
 
     def __init__(
         self,
@@ -46,10 +50,12 @@ class Runner:
         token_map: TokenMap,
         dtype: torch.dtype,
         guard: Callable[[], None],
+        drafter: Drafter | None = None,
     ) -> None:
         self.store = store
         self._guard = guard
         self._backbone = backbone
+        self._drafter = drafter
         self._tables = tables
         self._token_map = token_map
         self._dtype = dtype
@@ -78,7 +84,22 @@ class Runner:
             if span.start == 0:
                 self.store.reset(span.slot)
             self.store.assign(span.slot, pages)
-        return self._backbone(staged.batch, self.store.view(staged.spans), probe)  # type: ignore[no-any-return]
+        view = self.store.view(staged.spans)
+        output: BackboneOutput = self._backbone(staged.batch, view, probe)
+        if self._drafter is not None:
+            self._drafter.feed(output.taps, staged.batch.positions, view)
+        return output
+
+    def draft(self, anchors: Mapping[int, int], choose: Choice = most_likely, probe: Probe | None = None) -> Drafts:
+        """Drafts behind the anchor token of each slot, in the order given; the caches stay as they are.
+
+        An anchor is the token sampled behind the newest position its slot holds.  ProtocolError for an empty slot.
+        """
+        assert self._drafter is not None, "this runner has no drafter"
+        self._guard()
+        view = DraftView(self.store, list(anchors), self._drafter.block_size)
+        tokens = torch.tensor(list(anchors.values()))
+        return self._drafter(tokens, view, choose, probe)  # type: ignore[no-any-return]
 
     def _engram(self, plan: StepPlan) -> dict[int, EngramRows]:
         if not self._tables:

@@ -14,11 +14,11 @@ are shared.  spec: attention.md sections 3, 5, 8 and 9.
 import torch
 from torch import Tensor, nn
 
-from flash41.cache.views import WindowRows
+from flash41.cache.views import Rows, WindowRows
 from flash41.config.architecture import AttentionConfig
 from flash41.config.topology import LayerSpec
 from flash41.kernels.interface import Kernels
-from flash41.model.batch import RowLists, Selection, Selections, Step
+from flash41.model.batch import Angles, RowLists, Selection, Selections, Step
 from flash41.model.compressor import Compressor
 from flash41.model.indexer import Indexer
 from flash41.model.linear import GroupedOutput, RMSNorm, ScaledLinear
@@ -27,11 +27,12 @@ from flash41.model.rounding import Roundings, as_tensor
 
 
 class Attention(nn.Module):
-    """`layers.L.attn`; `compressor` and `indexer` are None in the modes that have none."""
+    """`layers.L.attn` or `mtp.s.attn`; `compressor` and `indexer` are None in the modes that have none."""
 
     def __init__(
         self,
         spec: LayerSpec,
+        name: str,
         config: AttentionConfig,
         *,
         wq_a: ScaledLinear,
@@ -58,7 +59,7 @@ class Attention(nn.Module):
         self._rope = rope
         self._spec = spec
         self._config = config
-        self._name = f"L{spec.layer_id}"
+        self._name = name
         self._round = roundings
         self._kernels = kernels
 
@@ -88,6 +89,11 @@ class Attention(nn.Module):
         o = self._kernels.sparse_attention(q, rows, lists.index, lists.counts, self.attn_sink, scale)
         o = self._kernels.rotate(o, *angles, inverse=True)
         return self.wo_b(self.wo_a(o.reshape(o.shape[0], self._config.o_groups, -1)))  # type: ignore[no-any-return]
+
+    def context_row(self, x: Tensor, angles: Angles) -> Rows:
+        """[n, D] -> [n, d]: window rows of inputs that ask nothing; what the target hands to a draft stage."""
+        row = self.kv_norm(self.wkv(x)).unsqueeze(1)
+        return self._round.window(self._kernels.rotate(row, *angles).squeeze(1))
 
     def _write_plane(self, x: Tensor, compressor: Compressor, step: Step) -> None:
         """Latent, index key, main row of the groups this batch closes, in that order; scoring follows."""

@@ -16,6 +16,7 @@ from flash41.kernels.interface import Kernels
 from flash41.model.batch import ForwardBatch, Probe, Selections, Silent, Step
 from flash41.model.block import Block
 from flash41.model.linear import Linear, RMSNorm
+from flash41.model.mhc import open_streams
 from flash41.model.rope import Rope
 
 
@@ -65,9 +66,7 @@ class Backbone(nn.Module):
         step = self._step(batch, view, probe or Silent())
         rows = self.embed[batch.ids].to(self._dtype)
         step.probe("embed", rows)
-        x = rows.unsqueeze(1).expand(-1, self._streams, -1).contiguous()
-        pre_mix = torch.zeros(x.shape[:2])
-        pre_mix[:, 0] = 1.0
+        x, pre_mix = open_streams(rows, self._streams)
         selections, taps = Selections(), []
         for layer_id, block in enumerate(self._blocks):
             x = block.add_engram(x, step)

@@ -21,11 +21,12 @@ from flash41.model.moe import MoE
 
 
 class Block(nn.Module):
-    """`layers.L`."""
+    """`layers.L`, or a draft stage `mtp.s`; `name` begins the names of its trace points."""
 
     def __init__(
         self,
         layer_id: int,
+        name: str,
         *,
         engram: EngramGate | None,
         hc_attn: HyperConnection,
@@ -41,7 +42,7 @@ class Block(nn.Module):
         self.hc_attn, self.attn_norm, self.attn = hc_attn, attn_norm, attn
         self.hc_ffn, self.ffn_norm, self.ffn = hc_ffn, ffn_norm, ffn
         self._layer_id = layer_id
-        self._name = f"L{layer_id}"
+        self._name = name
         self._kernels = kernels
 
     def add_engram(self, x: Tensor, step: Step) -> Tensor:

@@ -18,7 +18,6 @@ from flash41.model.attention import Attention
 from flash41.model.backbone import Backbone
 from flash41.model.block import Block
 from flash41.model.compressor import Compressor
-from flash41.model.drafter import TapProjection
 from flash41.model.engram_gate import EngramGate
 from flash41.model.indexer import Indexer, IndexKey
 from flash41.model.linear import GroupedOutput, Linear, RMSNorm, ScaledLinear
@@ -36,12 +35,6 @@ def build_backbone(checkpoint: Checkpoint, profile: Profile, pool: PoolFormat, k
     backbone = Builder(checkpoint, profile, pool, kernels).backbone()
     checkpoint.assert_all_bound(Scope.BACKBONE)
     return backbone
-
-
-def build_tap_projection(checkpoint: Checkpoint, profile: Profile, kernels: Kernels) -> TapProjection:
-    """The drafter's entrance; needs the checkpoint opened with its draft tensors."""
-    builder = Builder(checkpoint, profile, profile.default_pool, kernels)
-    return TapProjection(builder.scaled("mtp.0.main_proj"), builder.norm("mtp.0.main_norm.weight"))
 
 
 class MappedExperts:
@@ -113,7 +106,7 @@ class Builder:
         """All layers with embedding, final norm and head."""
         return Backbone(
             embed=self.tensor("embed.weight"),
-            layers=[self.block(spec) for spec in self.topology.layers],
+            layers=[self.layer(spec) for spec in self.topology.layers],
             norm=self.norm("norm.weight"),
             head=self.plain("head.weight", wide=True),
             rope=self.rope,
@@ -124,25 +117,31 @@ class Builder:
             kernels=self.kernels,
         )
 
-    def block(self, spec: LayerSpec) -> Block:
+    def layer(self, spec: LayerSpec) -> Block:
         """`layers.L`."""
-        prefix = f"layers.{spec.layer_id}"
+        layer_id = spec.layer_id
+        return self.block(spec, f"layers.{layer_id}", f"L{layer_id}", self.config.moe.num_experts_per_token)
+
+    def block(self, spec: LayerSpec, prefix: str, name: str, num_experts_per_token: int) -> Block:
+        """A block whose tensors lie below `prefix` and whose trace points lie below `name`."""
         return Block(
             spec.layer_id,
+            name,
             engram=self.engram(f"{prefix}.engram") if spec.has_engram else None,
             hc_attn=self.hyper_connection(f"{prefix}.hc_attn"),
             attn_norm=self.norm(f"{prefix}.attn_norm.weight"),
-            attn=self.attention(spec, f"{prefix}.attn"),
+            attn=self.attention(spec, f"{prefix}.attn", name),
             hc_ffn=self.hyper_connection(f"{prefix}.hc_ffn"),
             ffn_norm=self.norm(f"{prefix}.ffn_norm.weight"),
-            ffn=self.moe(f"{prefix}.ffn", self.config.moe.num_experts_per_token),
+            ffn=self.moe(f"{prefix}.ffn", num_experts_per_token),
             kernels=self.kernels,
         )
 
-    def attention(self, spec: LayerSpec, prefix: str) -> Attention:
+    def attention(self, spec: LayerSpec, prefix: str, name: str) -> Attention:
         """`attn` with whatever its mode adds."""
         return Attention(
             spec,
+            name,
             self.config.attention,
             wq_a=self.scaled(f"{prefix}.wq_a"),
             q_norm=self.norm(f"{prefix}.q_norm.weight"),

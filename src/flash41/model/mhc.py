@@ -4,6 +4,7 @@ What is delayed is only `pre`: a sub-layer's input is collapsed with the `pre` p
 while `post` and `comb` belong to the sub-layer that predicted them.  spec: mhc.md.
 """
 
+import torch
 from torch import Tensor, nn
 
 from flash41.config.architecture import ModelConfig
@@ -28,3 +29,13 @@ class HyperConnection(nn.Module):
         return self._kernels.mhc_mixes(
             x, self.fn, self.base, self.scale, self._iterations, self._hc_eps, self._norm_eps
         )
+
+
+def open_streams(rows: Tensor, streams: int) -> tuple[Tensor, Tensor]:
+    """The residual [T, S, D] that embedding rows [T, D] open, and its collapse weights FP32 [T, S].
+
+    Every stream starts as a copy of the row, and the first collapse reads stream 0.
+    """
+    pre_mix = torch.zeros(len(rows), streams)
+    pre_mix[:, 0] = 1.0
+    return rows.unsqueeze(1).expand(-1, streams, -1).contiguous(), pre_mix

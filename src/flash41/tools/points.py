@@ -1,6 +1,8 @@
 """Names of the points a trace of the text model can hold, known from the configuration alone.
 
     embed, L<layer>.<point> of every layer, dspark.taps, dspark.main_x, final.resid, final.pre, final.hidden, final.norm
+    and of a draft block    mtp<stage>.<point> of every stage, draft.hidden, draft.base_logits, draft.logits, draft.ids,
+                            draft.confidence
 
 A point of closed groups (latent, main_row, key) is absent from the trace of a prompt that closes none.
 """
@@ -32,23 +34,34 @@ OWNER = ("attn.latent", "attn.main_row", "index.key")
 SCORER = ("index.q", "index.weights", "index.scores", "index.selected")
 ENDS = ("embed", "dspark.taps", "final.resid", "final.pre", "final.hidden", "final.norm")
 MAIN_X = "dspark.main_x"
+STAGE = ("context_row", "attn.in", "resid.mid", "resid.out", "router.logits", "router.ids", "router.weights")
+DRAFT = ("draft.hidden", "draft.base_logits", "draft.logits", "draft.ids", "draft.confidence")
 
 
-def point_names(config: ModelConfig) -> frozenset[str]:
-    """Every point that a trace of this model can hold."""
-    names = {*ENDS}
+def point_names(config: ModelConfig, draft: bool = False) -> frozenset[str]:
+    """Every point that a trace of this model can hold; with `draft` those of a draft block too."""
+    names = {*ENDS, *(draft_point_names(config) if draft else ())}
     for spec in topology(config).layers:
         names.update(f"L{spec.layer_id}.{point}" for point in _points(spec))
     return frozenset(names | {MAIN_X} if config.dspark.num_stages else names)
 
 
-def check_points(patterns: Sequence[str], config: ModelConfig) -> None:
-    """Raises RequestError listing the patterns that match no point of the model."""
-    names = point_names(config)
+def draft_point_names(config: ModelConfig) -> frozenset[str]:
+    """Every point that the trace of a draft block holds."""
+    stages = range(config.dspark.num_stages)
+    return frozenset({*DRAFT, *(f"mtp{stage}.{point}" for stage in stages for point in STAGE)})
+
+
+def check_points(patterns: Sequence[str], config: ModelConfig, draft: bool = False) -> None:
+    """Raises RequestError listing the patterns that match no point of the trace."""
+    names = point_names(config, draft)
     idle = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     if idle:
-        expected = f"patterns of points from embed over L0.* to L{config.num_layers - 1}.* and final.*"
-        raise RequestError(complaint("points that match nothing", idle, expected))
+        ends = "final.*, mtp<s>.* and draft.*" if draft else "and final.*"
+        expected = f"patterns of points from embed over L0.* to L{config.num_layers - 1}.* {ends}"
+        late = [pattern for pattern in idle if any(fnmatchcase(name, pattern) for name in draft_point_names(config))]
+        remedy = f"{late} match points of a draft block, which was not asked for" if late else None
+        raise RequestError(complaint("points that match nothing", idle, expected, remedy))
 
 
 def _points(spec: LayerSpec) -> tuple[str, ...]:

@@ -4,11 +4,14 @@ The points carry the names of the golden manifest (``embed``, ``L2.index.selecte
 trace can be laid beside any other engine's, point by point.  With several chunks the rows are joined in order; what
 grows with the context (``index.scores``, ``index.candidates``) is padded at the end with "not visible" (-inf, -1).
 
+With a draft, the block behind the last token follows: its anchor is the likeliest token of the last row.  Its points
+have a row for each of its tokens, ``mtp<s>.context_row`` one for each row of context.
+
     ids, rows, selections, candidates     int32 (Engram rows int64 where they need it)
     everything else                       float32
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -21,7 +24,8 @@ from torch import Tensor
 from flash41.engine.load import LoadedModel
 from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.errors import RequestError, complaint
-from flash41.model.build import build_tap_projection
+from flash41.model.batch import Probe
+from flash41.tools.points import MAIN_X, draft_point_names
 
 Array = NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -47,6 +51,20 @@ class Recorder:
     def joined(self) -> dict[str, Array]:
         """Every point over all chunks."""
         return {point: _join(point, pieces) for point, pieces in self.pieces.items()}
+
+
+@dataclass(slots=True)
+class Only:
+    """A probe that passes on the points of a list: a stage is a block and has more than other engines can show."""
+
+    probe: Probe
+    names: Collection[str]
+    active: bool = True
+
+    def __call__(self, point: str, value: Tensor) -> None:
+        """Passes a listed point on."""
+        if point in self.names:
+            self.probe(point, value)
 
 
 def _array(value: Tensor) -> Array:
@@ -94,16 +112,22 @@ def trace(
     chunks: Sequence[int] | None = None,
     points: Sequence[str] = ("*",),
     progress: Progress | None = None,
+    draft: bool = False,
 ) -> dict[str, Array]:
-    """`logits` FP32 [T, vocab] and ``trace/<point>`` for every matching point.
+    """`logits` FP32 [T, vocab] and ``trace/<point>`` for every matching point; `draft` adds those of a draft block.
 
-    Raises RequestError for no ids, ids outside the vocabulary or chunk lengths below 1.
+    Raises RequestError for no ids, ids outside the vocabulary, chunk lengths below 1, or points of draft stages that
+    were not loaded.
     """
     check_ids(ids, model.config.vocab_size)
+    wants_main_x = model.config.dspark.num_stages > 0 and any(fnmatchcase(MAIN_X, pattern) for pattern in points)
+    if model.drafter is None and (draft or wants_main_x):
+        stages = "none in this checkpoint" if model.config.dspark.num_stages == 0 else "not loaded"
+        raise RequestError(complaint("draft stages", stages, "a model loaded with its draft stages"))
     recorder = Recorder(points)
     taps = []
     logits = []
-    runner = model.runner(1, len(ids))
+    runner = model.runner(1, len(ids), drafts=draft)
     start = 0
     for length in split(len(ids), chunks):
         staged = runner.stage(_plan(ids, start, length, model.config.engram.max_ngram - 1))
@@ -113,9 +137,10 @@ def trace(
         start += length
         if progress is not None:
             progress(start, len(ids))
-    if model.config.dspark.num_stages and any(fnmatchcase("dspark.main_x", pattern) for pattern in points):
-        projection = build_tap_projection(model.checkpoint, model.profile, model.kernels)
-        recorder("dspark.main_x", projection(torch.cat(taps)))
+    if model.drafter is not None and wants_main_x:
+        recorder(MAIN_X, model.drafter.entrance(torch.cat(taps)))
+    if draft:
+        runner.draft({0: int(logits[-1][-1].argmax())}, probe=Only(recorder, draft_point_names(model.config)))
     traced = {f"trace/{point}": value for point, value in recorder.joined().items()}
     return {"logits": np.concatenate(logits), **traced}
 

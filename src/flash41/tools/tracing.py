@@ -11,7 +11,7 @@ import torch
 
 from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
-from flash41.config.run import RunWish
+from flash41.config.run import Draft, RunWish
 from flash41.config.run_rules import check
 from flash41.engine.load import load_model
 from flash41.errors import CapacityError, RequestError, complaint
@@ -27,6 +27,7 @@ class TraceWish:
     ids: Sequence[int]
     chunks: Sequence[int] | None = None
     points: Sequence[str] = ("*",)
+    draft: bool = False
     profile: str = "vendor"
     kv_cache_dtype: str | None = None
     index_cache_dtype: str | None = None
@@ -44,18 +45,19 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
     config = read_config(directory)
     check_ids(wish.ids, config.vocab_size)
     split(len(wish.ids), wish.chunks)
-    check_points(wish.points, config)
+    draft = Draft.ON if wish.draft else Draft.OFF
     run = named_wish(
-        RunWish(backend=wish.backend, threads=wish.threads),
+        RunWish(backend=wish.backend, threads=wish.threads, draft=draft),
         profile=wish.profile,
         kv_cache_dtype=wish.kv_cache_dtype,
         index_cache_dtype=wish.index_cache_dtype,
     )
     check(run, config)
+    check_points(wish.points, config, wish.draft)
     if wish.threads is not None:
         torch.set_num_threads(wish.threads)
     model = load_model(directory, run.profile, run.pool, select_kernels(wish.backend), drafts=True)
-    arrays = trace(model, wish.ids, wish.chunks, wish.points, progress)
+    arrays = trace(model, wish.ids, wish.chunks, wish.points, progress, wish.draft)
     _write(out, arrays)
     return len(arrays) - 1
 

@@ -25,10 +25,11 @@ def saved(path: Path) -> dict[str, Array]:
     ("options", "profile", "points"),
     [
         ((), Profile.VENDOR, ("*",)),
+        (("--draft",), Profile.VENDOR, ("*",)),
         (("--chunks", "2,1"), Profile.VENDOR, ("*",)),
         (("--points", "L2.*", "--points", "final.norm", "--profile", "fp32"), Profile.FP32, ("L2.*", "final.norm")),
     ],
-    ids=["plain", "chunks", "points"],
+    ids=["plain", "draft", "chunks", "points"],
 )
 def test_the_file_holds_logits_and_every_point_asked_for(
     options: tuple[str, ...], profile: Profile, points: tuple[str, ...], tmp_path: Path, default_directory: Path
@@ -37,7 +38,7 @@ def test_the_file_holds_logits_and_every_point_asked_for(
     result = invoke("trace", default_directory, "--token-ids", TEXT, "--out", out, *options)
     assert result.exit_code == 0, result.exception
     model = load_model(default_directory, profile, profile.default_pool, ReferenceKernels(), drafts=True)
-    expected, found = trace(model, IDS, points=points), saved(out)
+    expected, found = trace(model, IDS, points=points, draft="--draft" in options), saved(out)
     assert set(found) == set(expected)
     for name, array in expected.items():
         assert np.array_equal(found[name], array), name

@@ -2,7 +2,7 @@ import pytest
 
 from flash41.config.run import Profile
 from flash41.errors import RequestError
-from flash41.tools.points import check_points, point_names
+from flash41.tools.points import check_points, draft_point_names, point_names
 from flash41.tools.traces import trace
 from helpers.config_documents import release_config, tiny_config
 from helpers.golden_judge import CHECKPOINT
@@ -31,3 +31,30 @@ def test_patterns_that_match_nothing_are_listed() -> None:
         "points that match nothing: got ['L40.*', '', 'logits'], "
         "expected patterns of points from embed over L0.* to L39.* and final.*"
     )
+
+
+def test_a_draft_adds_the_points_of_its_block(models: Models) -> None:
+    model = models(CHECKPOINT, Profile.FP32)
+    found = {name.removeprefix("trace/") for name in trace(model, [0, 5, 6, 7], draft=True)} - {"logits"}
+    assert (
+        found == point_names(tiny_config(), draft=True) == point_names(tiny_config()) | draft_point_names(tiny_config())
+    )
+    assert {name.split(".")[0] for name in draft_point_names(tiny_config())} == {"mtp0", "mtp1", "mtp2", "draft"}
+
+
+def test_every_stage_has_points_and_no_other() -> None:
+    stages = {name.split(".")[0] for name in draft_point_names(second_config())}
+    assert stages == {"mtp0", "draft"}
+
+
+def test_points_of_a_draft_need_a_draft() -> None:
+    check_points(("mtp2.router.ids", "draft.*", "dspark.*"), release_config(), draft=True)
+    with pytest.raises(RequestError) as caught:
+        check_points(("embed", "mtp2.*", "x"), release_config())
+    assert str(caught.value).endswith(
+        "L39.* and final.* (['mtp2.*'] match points of a draft block, which was not asked for)"
+    )
+    with pytest.raises(
+        RequestError, match=r"got \['mtp3\.\*'\], expected .* to L39\.\* final\.\*, mtp<s>\.\* and draft\.\*$"
+    ):
+        check_points(("mtp3.*",), release_config(), draft=True)

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from flash41.config.run import Profile
 from flash41.engine.load import LoadedModel, load_model
-from flash41.errors import CheckpointError, RequestError
+from flash41.errors import RequestError
 from flash41.kernels.reference.backend import ReferenceKernels
-from flash41.model.build import build_tap_projection
-from flash41.tools.traces import Recorder, check_ids, split, trace
+from flash41.tools.traces import Only, Recorder, check_ids, split, trace
 from helpers.golden_judge import Array
 from helpers.models import Models
 
@@ -190,9 +189,9 @@ def test_only_matching_points_are_kept_and_they_are_the_same(
 
 
 def test_the_draft_input_is_the_projection_of_the_taps(model: LoadedModel, whole: dict[str, Array]) -> None:
-    projection = build_tap_projection(model.checkpoint, model.profile, model.kernels)
+    assert model.drafter is not None
     taps = torch.from_numpy(whole["trace/dspark.taps"]).to(model.dtype)
-    assert np.array_equal(projection(taps).float().numpy(), whole["trace/dspark.main_x"])
+    assert np.array_equal(model.drafter.entrance(taps).float().numpy(), whole["trace/dspark.main_x"])
 
 
 def test_progress_counts_tokens(model: LoadedModel) -> None:
@@ -210,5 +209,42 @@ def test_a_model_without_its_draft_tensors_traces_all_but_the_draft_input(defaul
     profile = Profile.VENDOR
     loaded = load_model(default_directory, profile, profile.default_pool, ReferenceKernels())
     assert set(trace(loaded, IDS[:2], points=("embed",))) == {"logits", "trace/embed"}
-    with pytest.raises(CheckpointError, match=r"scope of mtp.0.main_proj.weight: got 'draft'"):
-        trace(loaded, IDS[:2])
+    for wish in ({}, {"points": ("dspark.main_x",)}, {"points": ("embed",), "draft": True}):
+        with pytest.raises(RequestError, match=r"draft stages: got 'not loaded', expected a model loaded with its"):
+            trace(loaded, IDS[:2], **wish)  # type: ignore[arg-type]
+
+
+# Drafts.
+
+
+def test_a_probe_may_pass_on_the_points_of_a_list_only() -> None:
+    recorder = Recorder(("mtp0.*",))
+    only = Only(recorder, {"mtp0.attn.in", "draft.ids"})
+    assert only.active
+    for point in ("mtp0.attn.in", "mtp0.attn.q", "draft.ids"):
+        only(point, torch.zeros(1, 1))
+    assert set(recorder.joined()) == {"mtp0.attn.in"}
+
+
+@pytest.mark.parametrize("chunks", [(1,), (5, 1, 7)], ids=str)
+def test_a_draft_is_the_same_behind_any_chunks_and_changes_nothing_before_it(
+    chunks: tuple[int, ...], model: LoadedModel, whole: dict[str, Array]
+) -> None:
+    drafted = trace(model, IDS, draft=True)
+    for name, expected in whole.items():
+        assert np.array_equal(drafted[name], expected), name
+    found = trace(model, IDS, chunks, ("draft.*", "mtp*"), draft=True)
+    assert set(found) == {name for name in drafted if name == "logits" or name.startswith(("trace/draft", "trace/mtp"))}
+    for name, values in found.items():
+        assert np.array_equal(values, drafted[name]), name
+
+
+def test_a_traced_block_has_a_row_for_each_of_its_tokens_and_the_context_of_the_window(model: LoadedModel) -> None:
+    config = model.config
+    for length in (1, 3, len(IDS)):
+        found = trace(model, IDS[:length], points=("draft.*", "mtp*"), draft=True)
+        for name, values in found.items():
+            rows = min(length, config.attention.window) if name.endswith("context_row") else config.dspark.block_size
+            assert name == "logits" or len(values) == rows, name
+        assert found["trace/draft.ids"].shape == found["trace/draft.confidence"].shape == (config.dspark.block_size,)
+        assert np.array_equal(found["trace/draft.logits"].argmax(1), found["trace/draft.ids"])

@@ -28,13 +28,14 @@ def saved(path: Path) -> dict[str, Array]:
         ({}, Profile.VENDOR, None),
         ({"chunks": (3, 1)}, Profile.VENDOR, None),
         ({"profile": "fp32", "points": ("L2.*", "final.*")}, Profile.FP32, None),
+        ({"draft": True, "points": ("draft.*", "mtp0.*")}, Profile.VENDOR, None),
         (
             {"profile": "atom", "kv_cache_dtype": "fp4", "index_cache_dtype": "fp4"},
             Profile.ATOM,
             PoolFormat(main=PoolDtype.FP4, index=PoolDtype.FP4),
         ),
     ],
-    ids=["plain", "chunks", "fp32", "pools"],
+    ids=["plain", "chunks", "fp32", "draft", "pools"],
 )
 def test_the_file_holds_what_the_trace_gives(
     values: dict[str, Any],
@@ -46,7 +47,7 @@ def test_the_file_holds_what_the_trace_gives(
 ) -> None:
     wish = TraceWish(ids=IDS, **values)
     count = save_trace(default_directory, wish, tmp_path / "out.npz", force=False)
-    expected = trace(models(default_directory, profile, pool), IDS, points=wish.points)
+    expected = trace(models(default_directory, profile, pool), IDS, points=wish.points, draft=wish.draft)
     found = saved(tmp_path / "out.npz")
     assert set(found) == set(expected)
     assert count == len(expected) - 1 > 3
@@ -91,6 +92,16 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"profile": "exact"}, ConfigError, r"profile: got 'exact', expected one of vendor, atom, fp32, demo"),
         ({"kv_cache_dtype": "fp8"}, ConfigError, r"kv_cache_dtype: got 'fp8', expected 'bf16' or 'fp4'"),
         ({"threads": 0}, ConfigError, r"threads: got 0, expected > 0"),
+        (
+            {"points": ("draft.ids",)},
+            RequestError,
+            r"\['draft.ids'\] match points of a draft block, which was not asked",
+        ),
+        (
+            {"draft": True, "profile": "atom", "kv_cache_dtype": "fp4"},
+            ConfigError,
+            r"'fp4', expected 'bf16' with DSpark",
+        ),
         ({"backend": "cuda"}, KernelError, r"backend: got 'cuda'"),
     ],
 )

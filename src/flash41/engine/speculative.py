@@ -74,7 +74,7 @@ def drawn(probabilities: Tensor, uniform: float) -> int:
     """The token at `uniform` in (0, 1) of the cumulated probabilities [vocab]; never one of probability 0."""
     total = probabilities.cumsum(0)
     token = int(torch.searchsorted(total, uniform * total[-1], right=True))
-    return min(token, int(probabilities.nonzero()[-1]))
+    return token if token < len(total) else int(probabilities.nonzero()[-1])
 
 
 def rejection(

@@ -49,6 +49,14 @@ def test_draft_tensors_are_opened_only_when_asked_for(models: Models) -> None:
         load(TINY).checkpoint.tensor(name)
 
 
+def test_a_runner_can_draft_only_where_stages_were_loaded(models: Models) -> None:
+    model = models(TINY, VENDOR)
+    shapes = [model.runner(1, 8, drafts=drafts).store.shape for drafts in (False, True)]
+    assert [(shape.num_layers, shape.ring, shape.member_depth) for shape in shapes] == [(10, 8, 2), (13, 13, 7)]
+    with pytest.raises(AssertionError, match="the draft stages were not loaded"):
+        load(TINY).runner(1, 8, drafts=True)
+
+
 @pytest.fixture
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: MappedShards, name: str) -> None:

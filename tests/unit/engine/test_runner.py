@@ -175,3 +175,39 @@ def test_a_probe_changes_no_result(model: LoadedModel, ids: tuple[int, ...]) -> 
     expected = run(runner, span(ids))
     assert torch.equal(runner.run(runner.stage(plan(span(ids))), probe).logits, expected)
     assert "L8.index.selected" in probe.pieces
+
+
+def test_a_forward_that_feeds_draft_stages_gives_the_same_logits(model: LoadedModel, ids: tuple[int, ...]) -> None:
+    plain, drafting = model.runner(2, 32), model.runner(2, 32, drafts=True)
+    for cut in (span(ids, 0, 7), span(ids, 7, 8), span(ids, 8)):
+        assert torch.equal(run(drafting, cut), run(plain, cut))
+
+
+def test_drafts_come_in_the_order_of_their_anchors(model: LoadedModel, ids: tuple[int, ...]) -> None:
+    runner = model.runner(3, 32, drafts=True)
+    run(runner, span(ids, slot=2), span(ids, 0, 4, slot=0))
+    forwards, backwards = runner.draft({0: 5, 2: 6}), runner.draft({2: 6, 0: 5})
+    assert torch.equal(forwards.logits, backwards.logits.flip(0))
+    assert forwards.ids.shape == forwards.confidence.shape == (2, model.config.dspark.block_size)
+
+
+def test_a_request_that_took_rows_back_goes_on_where_it_stands(model: LoadedModel, ids: tuple[int, ...]) -> None:
+    runner, plain = model.runner(1, 32, drafts=True), model.runner(1, 32)
+    run(runner, span(ids, 0, 10))
+    runner.store.rewind(0, 6)
+    run(plain, span(ids, 0, 6))
+    assert torch.equal(run(runner, span(ids, 6)), run(plain, span(ids, 6)))
+
+
+def test_files_that_changed_are_noticed_before_a_draft(
+    model: LoadedModel, ids: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = model.runner(1, 32, drafts=True)
+    run(runner, span(ids))
+
+    def changed() -> None:
+        raise CheckpointError("changed while in use")
+
+    monkeypatch.setattr(runner, "_guard", changed)
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        runner.draft({0: 5})

@@ -9,7 +9,7 @@ import pytest
 from flash41.config.run import Profile
 from flash41.tools.points import draft_point_names
 from flash41.tools.traces import trace
-from helpers.drafting import Turn, prefilled, speculative
+from helpers.drafting import DraftingFeeder, Turn, speculative
 from helpers.golden_judge import (
     CHECKPOINT,
     Array,
@@ -34,7 +34,6 @@ SHARP = 2.0**-19
 MEASURED = {1: "bos_only", 9: "window_cross", 25: "odd_25"}
 """Text cases by length.  The draft cases come without a noise; a block is computed from what a prompt's forward leaves,
 so it is judged by the noise of the longest of these that is not longer."""
-CHUNKS = (5, 1, 3)
 
 Blocks = Callable[[int, Profile], "Block"]
 
@@ -75,7 +74,7 @@ def blocks(models: Models) -> Blocks:
     def block(length: int, profile: Profile) -> Block:
         if (length, profile) not in kept:
             golden = arrays_of(case, f"{prefix(profile)}n{length}/")
-            traced = trace(models(CHECKPOINT, profile), golden["ids"].tolist(), CHUNKS, draft=True)
+            traced = trace(models(CHECKPOINT, profile), golden["ids"].tolist(), draft=True)
             kept[length, profile] = Block(traced=traced, golden=golden)
         return kept[length, profile]
 
@@ -143,7 +142,7 @@ def test_a_drafted_trace_has_exactly_the_points_of_the_manifest(blocks: Blocks, 
     golden = {name for name in block.golden if name.startswith("trace/")}
     traced = {name for name in block.traced if name.startswith(("trace/mtp", "trace/draft"))}
     assert traced == golden == {f"trace/{name}" for name in draft_point_names(model.config)}
-    plain = trace(model, block.golden["ids"].tolist(), CHUNKS)
+    plain = trace(model, block.golden["ids"].tolist())
     assert set(block.traced) - set(plain) == golden
     assert all(np.array_equal(plain[name], block.traced[name]) for name in plain)
 
@@ -162,13 +161,17 @@ def test_a_traced_block_has_the_golden_dtypes_shapes_and_values(blocks: Blocks) 
 def commits(models: Models, profile: Profile, length: int) -> Iterator[tuple[int, Turn, list[int], Array]]:
     """(forced acceptance, verify step, drafts behind it, logits behind the next anchor) of one prompt."""
     golden = arrays_of(load_case("verify_accept_0_to_5"), f"{prefix(profile)}n{length}/")
-    for number, drafts in enumerate(golden["drafts"].tolist()):
-        feeder, anchor = prefilled(models(CHECKPOINT, profile), golden["ids"].tolist(), 12)
-        assert anchor == golden["anchor"].item()
-        turn = feeder.verify(anchor, drafts)
-        last = turn.verdict.tokens[-1]
-        behind = feeder.draft_ids(last)
-        yield number, turn, behind, feeder.feed({0: [last]})[0][0].numpy()
+    # One request for each number of drafts to accept, all in one batch: rows do not know each other.
+    anchor, drafts = golden["anchor"].item(), dict(enumerate(golden["drafts"].tolist()))
+    feeder = DraftingFeeder(models(CHECKPOINT, profile), len(drafts), length + 12)
+    logits = feeder.feed(dict.fromkeys(drafts, golden["ids"].tolist()))
+    assert {int(rows[-1].argmax()) for rows in logits.values()} == {anchor}
+    turns = feeder.verify({slot: [anchor, *ids] for slot, ids in drafts.items()})
+    last = {slot: turn.verdict.tokens[-1] for slot, turn in turns.items()}
+    behind = feeder.draft(last)
+    after = feeder.feed({slot: [token] for slot, token in last.items()})
+    for slot, turn in turns.items():
+        yield slot, turn, behind[slot].ids[0].tolist(), after[slot][0].numpy()
 
 
 @pytest.mark.parametrize("length", VERIFIED)

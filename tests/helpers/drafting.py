@@ -47,37 +47,31 @@ class DraftingFeeder(Feeder):
             for row, slot in enumerate(anchors)
         }
 
-    def draft_ids(self, anchor: int, slot: int = 0) -> list[int]:
-        ids: list[int] = self.draft({slot: anchor})[slot].ids[0].tolist()
-        return ids
-
     def rewind(self, slot: int, position: int) -> None:
         """Takes back the rows from `position` on."""
         self.runner.store.rewind(slot, position)
         del self.ids[slot][position:]
 
-    def verify(self, anchor: int, drafts: Sequence[int], slot: int = 0) -> Turn:
-        """One verify step at temperature 0, committed."""
-        position = len(self.ids[slot])
-        logits = self.feed({slot: [anchor, *drafts]})[slot]
-        target: list[int] = logits.argmax(-1).tolist()
-        verdict = equality(drafts, target)
-        self.rewind(slot, position + len(verdict.tokens))
-        return Turn(anchor_position=position, drafts=list(drafts), target=target, verdict=verdict, logits=logits)
-
-
-def prefilled(model: LoadedModel, ids: Sequence[int], spare: int = 64) -> tuple[DraftingFeeder, int]:
-    """A feeder that has computed a prompt, and the token behind it."""
-    feeder = DraftingFeeder(model, 1, len(ids) + spare)
-    return feeder, int(feeder.feed({0: ids})[0][-1].argmax())
+    def verify(self, rows: Mapping[int, Sequence[int]]) -> dict[int, Turn]:
+        """One verify step at temperature 0, committed; `rows` are the anchor and the drafts of each slot."""
+        turns = {}
+        for slot, logits in self.feed(rows).items():
+            position, drafts = len(self.ids[slot]) - len(rows[slot]), list(rows[slot][1:])
+            target: list[int] = logits.argmax(-1).tolist()
+            verdict = equality(drafts, target)
+            self.rewind(slot, position + len(verdict.tokens))
+            turns[slot] = Turn(anchor_position=position, drafts=drafts, target=target, verdict=verdict, logits=logits)
+        return turns
 
 
 def speculative(model: LoadedModel, ids: Sequence[int], num_tokens: int) -> tuple[list[int], list[Turn]]:
     """`num_tokens` tokens behind a prompt at temperature 0, drafted and verified."""
-    feeder, anchor = prefilled(model, ids, num_tokens + 8)
+    feeder = DraftingFeeder(model, 1, len(ids) + num_tokens + 8)
+    anchor = int(feeder.feed({0: ids})[0][-1].argmax())
     tokens, turns = [anchor], []
     while len(tokens) < num_tokens:
-        turns.append(feeder.verify(anchor, feeder.draft_ids(anchor)))
+        drafts: list[int] = feeder.draft({0: anchor})[0].ids[0].tolist()
+        turns.append(feeder.verify({0: [anchor, *drafts]})[0])
         tokens += turns[-1].verdict.tokens
         anchor = tokens[-1]
     return tokens[:num_tokens], turns

@@ -3,23 +3,36 @@
 from dataclasses import replace
 from typing import TypeVar
 
-from flash41.config.run import PoolDtype, Profile, RunWish
+from flash41.config.run import Draft, DraftAccept, PoolDtype, Profile, RunWish
 from flash41.errors import ConfigError, complaint
 
-Choice = TypeVar("Choice", Profile, PoolDtype)
+Choice = TypeVar("Choice", Profile, PoolDtype, Draft, DraftAccept)
 
 
 def named_wish(
-    wish: RunWish, *, profile: str, kv_cache_dtype: str | None = None, index_cache_dtype: str | None = None
+    wish: RunWish,
+    *,
+    profile: str,
+    kv_cache_dtype: str | None = None,
+    index_cache_dtype: str | None = None,
+    draft: str | None = None,
+    draft_accept: str | None = None,
 ) -> RunWish:
-    """`wish` with the profile and pools of these names; None leaves a pool to the profile.
+    """`wish` with what these names say; None leaves a pool to the profile and drafting as it is.
 
     Raises ConfigError naming the option, the value and the values there are.
     """
     main = None if kv_cache_dtype is None else _member(PoolDtype, "kv_cache_dtype", kv_cache_dtype)
     index = None if index_cache_dtype is None else _member(PoolDtype, "index_cache_dtype", index_cache_dtype)
     chosen = _member(Profile, "profile", profile)
-    return replace(wish, profile=chosen, kv_cache_dtype=main, index_cache_dtype=index)
+    return replace(
+        wish,
+        profile=chosen,
+        kv_cache_dtype=main,
+        index_cache_dtype=index,
+        draft=wish.draft if draft is None else _member(Draft, "draft", draft),
+        draft_accept=wish.draft_accept if draft_accept is None else _member(DraftAccept, "draft_accept", draft_accept),
+    )
 
 
 def _member(kind: type[Choice], name: str, value: str) -> Choice:

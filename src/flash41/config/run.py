@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+DEFAULT_IMAGE_INTERVAL = 8192
+"""Tokens between the state images of a long prompt (spec: cache.md section 7)."""
+
 
 class PoolDtype(enum.Enum):
     """How rows of a pool are stored.  spec: cache.md section 2."""
@@ -111,7 +114,16 @@ class Draft(enum.Enum):
     OFF = "off"
     ON = "on"
     ADAPTIVE = "adaptive"
-    """Stops drafting for a while where drafts are seldom accepted."""
+    """As many as measured costs and estimated acceptance make worth it, none for a while where none are."""
+
+
+class DraftAccept(enum.Enum):
+    """Which drafts stay at a temperature above 0.  spec: dspark.md section 6."""
+
+    SHARED_NOISE = "shared-noise"
+    """Those equal to the target's own token, both drawn with the same noise: a seeded text is the undrafted one."""
+    REJECTION = "rejection"
+    """The standard rule: more of them, the same distribution, another text."""
 
 
 class Weights(enum.Enum):
@@ -149,9 +161,9 @@ class RunWish:
     max_num_batched_tokens: int = 16384
     """Rows of one forward."""
     memory_bytes: int | None = None
-    """Budget of both caches."""
-    state_image_interval: int = 8192
-    """Tokens between kept state images."""
+    """Budget of pool and images."""
+    state_image_interval: int = DEFAULT_IMAGE_INTERVAL
+    """Tokens between kept state images of a long prompt, snapped down to whole pages."""
     prefix_cache: bool = True
     """Whether finished pages are kept for later requests."""
     decoder_replay: bool = False
@@ -172,6 +184,8 @@ class RunWish:
 
     draft: Draft = Draft.OFF
     """Whether DSpark drafts."""
+    draft_accept: DraftAccept = DraftAccept.SHARED_NOISE
+    """Which drafts stay."""
     draft_method: str = "dspark"
     """Drafting method."""
     num_draft_tokens: int | None = None

@@ -37,6 +37,14 @@ class Completion:
     logprobs: tuple[SampledToken, ...] | None
     """Per token, where the parameters ask for them."""
     timings: Timings
+    num_cached_tokens: int
+    """Tokens of the prompt that were not computed, because an earlier request had left them in the prefix cache."""
+    num_draft_tokens: int
+    """Drafts that were verified for this answer; 0 without drafting."""
+    num_accepted_tokens: int
+    """Tokens of the answer that were drafts."""
+    undrafted_because: str | None
+    """Why this answer was made without drafts although the engine drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +97,8 @@ class Answer:
             seed=request.seed,
             logprobs=None if request.params.logprobs is None else tuple(self.tokens),
             timings=Timings(first_token_seconds=self.first - self.queued, total_seconds=self.last - self.queued),
+            num_cached_tokens=request.num_cached_tokens or 0,
+            num_draft_tokens=request.num_draft_tokens,
+            num_accepted_tokens=request.num_accepted_tokens,
+            undrafted_because=request.undrafted_because,
         )

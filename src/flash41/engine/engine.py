@@ -1,24 +1,35 @@
-"""The engine: plan, stage, run, commit.
+"""The engine: plan, stage, run, commit; with a drafter it proposes first and verifies behind the run.
 
 It speaks token ids and knows no words.  One step computes rows of many requests in one forward; whoever drives it calls
 `step` until nothing is unfinished and reads the events.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+from flash41.engine.drafting import Drafting
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import Request
 from flash41.engine.runner import Runner
 from flash41.engine.sampler import sample_step
-from flash41.engine.scheduler import SampledToken, Scheduler, SchedulerLimits, TokenEvent
+from flash41.engine.scheduler import (
+    NOTHING_VERIFIED,
+    SampledToken,
+    Scheduler,
+    SchedulerLimits,
+    TokenEvent,
+    Verified,
+)
+from flash41.engine.stats import EngineStats
 
 
 class Engine:
     """Requests in, token events out."""
 
-    def __init__(self, runner: Runner, limits: SchedulerLimits) -> None:
+    def __init__(self, runner: Runner, limits: SchedulerLimits, drafting: Drafting | None = None) -> None:
         self.scheduler = Scheduler(limits)
         self.runner = runner
+        self.drafting = drafting
 
     def add(self, request: Request) -> None:
         """Queues a request; raises RequestError if it can never run."""
@@ -37,24 +48,42 @@ class Engine:
         """Requests that still owe tokens."""
         return self.scheduler.num_unfinished
 
+    @property
+    def stats(self) -> EngineStats:
+        """What it holds and has done."""
+        return self.scheduler.stats
+
     def step(self) -> Sequence[TokenEvent]:
         """Computes one step; returns the tokens it produced.
 
         Whatever a step raises ends its requests with ABORT, without events; all others go on with the next step.
         """
+        if self.drafting is not None:
+            with self._or_abort(running.request.request_id for running in self.scheduler.undrafted()):
+                self.drafting.propose(self.scheduler)
         plan = self.scheduler.plan()
         if plan is None:
             return []
-        try:
-            tokens = self._compute(plan)
-        except BaseException:
-            # Some layers' caches hold the rows of a step that broke off and others do not: none can be resumed.
-            for span in plan.spans:
-                self.scheduler.abort(span.request_id)
-            raise
-        return self.scheduler.commit(plan, tokens)
+        # Some layers' caches hold the rows of a step that broke off and others do not: none can be resumed.
+        with self._or_abort(span.request_id for span in plan.spans):
+            tokens, verified = self._compute(plan)
+        return self.scheduler.commit(plan, tokens, verified)
 
-    def _compute(self, plan: StepPlan) -> Mapping[int, SampledToken]:
+    def _compute(self, plan: StepPlan) -> tuple[Mapping[int, SampledToken], Mapping[int, Verified]]:
         requests = self.scheduler.requests(plan)  # before the forward, during which some may be aborted
-        output = self.runner.run(self.runner.stage(plan))
-        return sample_step(output.logits, requests)
+        logits = self.runner.run(self.runner.stage(plan)).logits
+        if self.drafting is None:
+            return sample_step(logits, requests), NOTHING_VERIFIED
+        rows, undrafted, verified = self.drafting.verify(plan, logits, requests)
+        return sample_step(rows, undrafted), verified
+
+    @contextmanager
+    def _or_abort(self, request_ids: Iterable[int]) -> Iterator[None]:
+        """Ends requests whose computation broke off."""
+        concerned = list(request_ids)
+        try:
+            yield
+        except BaseException:
+            for request_id in concerned:
+                self.scheduler.abort(request_id)
+            raise

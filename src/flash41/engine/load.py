@@ -10,14 +10,23 @@ from pathlib import Path
 import torch
 
 from flash41.cache.contiguous import ContiguousStore
+from flash41.cache.image_store import ImageStore
+from flash41.cache.layout import layout_id
 from flash41.cache.paged import PagedStore
 from flash41.cache.rows import row_formats
 from flash41.cache.store import Store, store_shape
+from flash41.checkpoint.identity import model_hash
 from flash41.checkpoint.loader import Checkpoint, open_checkpoint
 from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
-from flash41.config.run import PoolFormat, Profile
+from flash41.config.run import Draft, PoolFormat, Profile
+from flash41.engine.drafting import Drafting
+from flash41.engine.engine import Engine
+from flash41.engine.replay import Replay
+from flash41.engine.reuse import ReuseLimits
 from flash41.engine.runner import Runner
+from flash41.engine.schedule import DraftSchedule
+from flash41.engine.scheduler import SchedulerLimits
 from flash41.engram.hashing import EngramHash, engram_hashes
 from flash41.engram.tables import EngramTable
 from flash41.engram.vocabulary import TokenMap
@@ -59,15 +68,49 @@ class LoadedModel:
     def planned_runner(self, plan: RunPlan) -> Runner:
         """A runner with the pool of a plan; it can draft where the plan has rings for it."""
         if plan.placement is None:
-            return self.runner(plan.max_num_seqs, plan.max_model_len)
-        draft_tokens = plan.placement.geometry.draft_tokens
-        shape = store_shape(self.config, plan.max_num_seqs, plan.max_model_len, draft_tokens)
-        return self._runner(PagedStore(shape, plan.placement), drafts=draft_tokens > 0)
+            return self.runner(plan.max_num_seqs, plan.max_model_len, plan.draft_tokens > 0)
+        store = PagedStore(
+            store_shape(self.config, plan.max_num_seqs, plan.max_model_len, plan.draft_tokens), plan.placement
+        )
+        images = ImageStore(store, plan.num_images) if plan.num_images else None
+        return self._runner(store, drafts=plan.draft_tokens > 0, images=images)
 
-    def _runner(self, store: Store, drafts: bool) -> Runner:
+    def limits(self, plan: RunPlan) -> SchedulerLimits:
+        """What a scheduler of a plan may do."""
+        reuse = None
+        if plan.prefix_cache and plan.placement is not None:
+            name = layout_id(
+                plan.placement.geometry,
+                model_hash=model_hash(self.checkpoint.files),
+                profile=self.profile,
+                decoder_replay=plan.decoder_replay,
+                prefix_replay=plan.prefix_replay,
+                draft=plan.draft,
+            )
+            reuse = ReuseLimits(layout_id=name, num_images=plan.num_images, image_interval=plan.image_interval)
+        return SchedulerLimits(
+            max_num_seqs=plan.max_num_seqs,
+            max_num_batched_tokens=plan.max_num_batched_tokens,
+            max_model_len=plan.max_model_len,
+            look_back=self.config.engram.max_ngram - 1,
+            block_size=plan.block_size,
+            num_pages=plan.num_pages,
+            reuse=reuse,
+            replay=Replay(window=self.config.attention.window, decoder=plan.decoder_replay, prefix=plan.prefix_replay),
+        )
+
+    def engine(self, plan: RunPlan) -> Engine:
+        """An engine with caches, limits and drafting of a plan."""
+        runner, drafting = self.planned_runner(plan), None
+        if plan.draft_tokens:
+            schedule = DraftSchedule(plan.draft_tokens) if plan.draft is Draft.ADAPTIVE else None
+            drafting = Drafting(runner, plan.draft_tokens, plan.draft_accept, schedule)
+        return Engine(runner, self.limits(plan), drafting)
+
+    def _runner(self, store: Store, drafts: bool, images: ImageStore | None = None) -> Runner:
         assert not drafts or self.drafter is not None, "the draft stages were not loaded"
         guard, drafter = self.checkpoint.check_unchanged, self.drafter if drafts else None
-        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard, drafter)
+        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard, images, drafter)
 
 
 def load_model(

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
+OTHER_SEEDS = 1 << 63
+"""Behind the seeds of requests."""
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -27,6 +29,15 @@ def uniforms(seed: int, position: int, count: int) -> NDArray[np.float64]:
         key = _mix(key + np.uint64((position * _GOLDEN + 1) & _MASK))
         words = _mix(key + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
     return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def acceptance_uniforms(seed: int, position: int) -> tuple[float, float]:
+    """Two numbers in (0, 1) for the draft at a position, one accepts and one draws in its place.
+
+    Their key is no seed a request can have, so they are independent of the noise that drew the draft.
+    """
+    accepts, draws = uniforms(seed + OTHER_SEEDS, position, 2).tolist()
+    return accepts, draws
 
 
 def gumbel(seed: int, position: int, count: int) -> NDArray[np.float64]:

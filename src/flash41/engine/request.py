@@ -12,6 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from flash41.cache.page_keys import PageKey
 from flash41.errors import RequestError, combined, complaint
 
 SEED_LIMIT = 2**63
@@ -141,11 +142,33 @@ class Request:
     output_ids: list[int] = field(default_factory=list)
     """Tokens of the answer so far, EOS included when it ended it."""
     finish_reason: FinishReason | None = None
+    cache_salt: bytes = b""
+    """Enters the first key of the prefix cache: only requests with equal salts share pages."""
+    page_keys: tuple[PageKey, ...] = ()
+    """Names of the pages that its ids fill, as far as the prefix cache has asked for them."""
+    num_cached_tokens: int | None = None
+    """Tokens that were not computed when the request first began, because they were cached; None before."""
+    undrafted_because: str | None = None
+    """Why this request runs without drafts although the engine drafts; None where it may have them."""
+    num_draft_tokens: int = 0
+    """Drafts that were verified for it."""
+    num_accepted_tokens: int = 0
+    """Those of them that are tokens of the answer."""
+
+    @property
+    def num_known(self) -> int:
+        """Token ids of prompt and answer so far."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    def ends_with(self, token_id: int) -> bool:
+        """Whether a token ends the answer wherever it stands: EOS unless ignored, or a stop token."""
+        params = self.params
+        return (token_id == self.eos_token_id and not params.ignore_eos) or token_id in params.stop_token_ids
 
     def finished_by(self, token_id: int) -> FinishReason | None:
         """Why the request ends with this token, which is in `output_ids` already; None if it goes on."""
         params = self.params
         stopped = self.stop_watcher is not None and self.stop_watcher.push(token_id)
-        if (token_id == self.eos_token_id and not params.ignore_eos) or token_id in params.stop_token_ids or stopped:
+        if self.ends_with(token_id) or stopped:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.output_ids) >= params.max_tokens else None

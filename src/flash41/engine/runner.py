@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flash41.cache.blocks import DraftView
+from flash41.cache.image_store import ImageStore
 from flash41.cache.store import Store
 from flash41.cache.views import Span
 from flash41.engine.plan import StepPlan
@@ -31,8 +32,8 @@ class Staged:
 
     batch: ForwardBatch
     spans: tuple[Span, ...]
-    pages: tuple[tuple[int, ...], ...]
-    """Pages of each span's request."""
+    plan: StepPlan
+    """What was planned: pages of the spans, images to restore and to save."""
 
     def all_logits(self) -> "Staged":
         """The same step with the logits of every row."""
@@ -50,9 +51,11 @@ class Runner:
         token_map: TokenMap,
         dtype: torch.dtype,
         guard: Callable[[], None],
+        images: ImageStore | None = None,
         drafter: Drafter | None = None,
     ) -> None:
         self.store = store
+        self.images = images
         self._guard = guard
         self._backbone = backbone
         self._drafter = drafter
@@ -66,28 +69,48 @@ class Runner:
         self._guard()  # a mapped file that shrank would kill the process when its rows are gathered
         spans, offset = [], 0
         for planned in plan.spans:
-            spans.append(Span(slot=planned.slot, start=planned.start, length=len(planned.ids), offset=offset))
+            spans.append(
+                Span(
+                    slot=planned.slot,
+                    start=planned.start,
+                    length=len(planned.ids),
+                    offset=offset,
+                    window_start=planned.window_start,
+                    planes_end=planned.planes_end,
+                    tail_start=planned.tail_start,
+                )
+            )
             offset += len(planned.ids)
-        logit_rows = [span.offset + span.length - 1 for span, p in zip(spans, plan.spans, strict=True) if p.samples]
+        logit_rows = [
+            row
+            for span, planned in zip(spans, plan.spans, strict=True)
+            for row in range(span.offset + span.length - planned.num_choices, span.offset + span.length)
+        ]
         batch = ForwardBatch(
             ids=torch.tensor([token for planned in plan.spans for token in planned.ids]),
             positions=torch.cat([torch.arange(span.start, span.end) for span in spans]),
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
             engram=self._engram(plan),
         )
-        return Staged(batch=batch, spans=tuple(spans), pages=tuple(planned.pages for planned in plan.spans))
+        return Staged(batch=batch, spans=tuple(spans), plan=plan)
 
     def run(self, staged: Staged, probe: Probe | None = None) -> BackboneOutput:
-        """The forward; afterwards the caches hold the step's rows."""
+        """The forward; afterwards the caches hold the step's rows, and images what the plan wants kept."""
         self._guard()  # again, as a step may be staged long before it runs: changed files are no wrong numbers
-        for span, pages in zip(staged.spans, staged.pages, strict=True):
-            if span.start == 0:
-                self.store.reset(span.slot)
-            self.store.assign(span.slot, pages)
+        plan = staged.plan
+        for span in plan.spans:
+            if span.start == span.window_start:
+                self.store.reset(span.slot, span.start)
+        for move in plan.restores:
+            self._arena().restore(move.image, move.slot, move.position, move.request_id)
+        for span in plan.spans:
+            self.store.assign(span.slot, span.pages)
         view = self.store.view(staged.spans)
         output: BackboneOutput = self._backbone(staged.batch, view, probe)
         if self._drafter is not None:
             self._drafter.feed(output.taps, staged.batch.positions, view)
+        for move in plan.saves:
+            self._arena().save(move.image, move.slot, move.position)
         return output
 
     def draft(self, anchors: Mapping[int, int], choose: Choice = most_likely, probe: Probe | None = None) -> Drafts:
@@ -100,6 +123,14 @@ class Runner:
         view = DraftView(self.store, list(anchors), self._drafter.block_size)
         tokens = torch.tensor(list(anchors.values()))
         return self._drafter(tokens, view, choose, probe)  # type: ignore[no-any-return]
+
+    def keep(self, slot: int, position: int) -> None:
+        """Takes back what a slot holds from `position` on: drafts that were not accepted."""
+        self.store.rewind(slot, position)
+
+    def _arena(self) -> ImageStore:
+        assert self.images is not None, "a plan names images, but there is no memory for them"
+        return self.images
 
     def _engram(self, plan: StepPlan) -> dict[int, EngramRows]:
         if not self._tables:

@@ -16,6 +16,7 @@ from torch import Tensor
 from flash41.engine.noise import gumbel
 from flash41.engine.request import Request, SamplingParams
 from flash41.engine.scheduler import SampledToken
+from flash41.engine.speculative import shared_noise_token
 from flash41.errors import ProtocolError, complaint
 
 
@@ -28,15 +29,28 @@ def sample_step(logits: Tensor, requests: Sequence[Request]) -> dict[int, Sample
     return {request.request_id: sample(row, request) for row, request in zip(logits.unbind(), requests, strict=True)}
 
 
-def sample(logits: Tensor, request: Request) -> SampledToken:
-    """The next token of one request from FP32 logits [vocab]."""
-    if not bool((logits < torch.inf).all()):
-        thing = f"request {request.request_id}: logits at position {_position(request)}"
-        remedy = "the forward is broken; trace it with `flash41 trace`"
-        raise ProtocolError(complaint(thing, "NaN or infinity", "finite numbers", remedy))
-    token_id = _choose(processed(logits, request), request)
+def sample(logits: Tensor, request: Request, ahead: Sequence[int] = ()) -> SampledToken:
+    """The next token of one request from FP32 logits [vocab].
+
+    `ahead` are tokens that the same step has chosen for it already and that are not in `output_ids` yet.
+    """
+    check_numbers(logits, request, len(ahead))
+    token_id = _choose(processed(logits, request, ahead), request, len(ahead))
     if request.constraint is not None:
         request.constraint.push(token_id)
+    return reported(logits, token_id, request)
+
+
+def check_numbers(logits: Tensor, request: Request, num_ahead: int = 0) -> None:
+    """Raises ProtocolError where logits FP32 [vocab] hold NaN or +inf."""
+    if not bool((logits < torch.inf).all()):
+        thing = f"request {request.request_id}: logits at position {request.num_known + num_ahead}"
+        remedy = "the forward is broken; trace it with `flash41 trace`"
+        raise ProtocolError(complaint(thing, "NaN or infinity", "finite numbers", remedy))
+
+
+def reported(logits: Tensor, token_id: int, request: Request) -> SampledToken:
+    """A chosen token with what is to be told of it, from FP32 logits [vocab]."""
     if request.params.logprobs is None:
         return SampledToken(token_id=token_id)
     logprobs = logits.double().log_softmax(0)
@@ -46,47 +60,59 @@ def sample(logits: Tensor, request: Request) -> SampledToken:
     return SampledToken(token_id=token_id, logprob=float(logprobs[token_id]), top_logprobs=top)
 
 
-def _position(request: Request) -> int:
-    """Position the next token will have; keys its noise."""
-    return len(request.prompt_ids) + len(request.output_ids)
+def processed(logits: Tensor, request: Request, ahead: Sequence[int] = (), constrained: bool = True) -> Tensor:
+    """FP64 [vocab] after penalties, bias and constraint; -inf where a token may not come.
 
-
-def processed(logits: Tensor, request: Request) -> Tensor:
-    """FP64 [vocab] after penalties, bias and constraint; -inf where a token may not come."""
+    Without `constrained` the constraint is left out: it knows only what follows the tokens it was given.
+    """
     params, scores = request.params, logits.double()
-    scores = _penalised(scores, request)
+    scores = _penalised(scores, request, ahead)
     for token_id, bias in params.logit_bias.items():
         if token_id < len(scores):
             scores[token_id] += bias
-    if request.constraint is not None:
+    if request.constraint is not None and constrained:
         scores = scores.masked_fill(~request.constraint.allowed(), -torch.inf)
     return scores
 
 
-def _penalised(scores: Tensor, request: Request) -> Tensor:
+def _penalised(scores: Tensor, request: Request, ahead: Sequence[int]) -> Tensor:
     params, size = request.params, len(scores)
+    output_ids = [*request.output_ids, *ahead]
     if params.repetition_penalty != 1.0:
-        seen = torch.tensor([*request.prompt_ids, *request.output_ids]).unique()
+        seen = torch.tensor([*request.prompt_ids, *output_ids]).unique()
         kept = scores[seen]
         factor = params.repetition_penalty
         scores = scores.index_copy(0, seen, torch.where(kept > 0, kept / factor, kept * factor))
-    if request.output_ids and (params.presence_penalty or params.frequency_penalty):
-        counts = torch.bincount(torch.tensor(request.output_ids), minlength=size).double()
+    if output_ids and (params.presence_penalty or params.frequency_penalty):
+        counts = torch.bincount(torch.tensor(output_ids), minlength=size).double()
         scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0).double()
     return scores
 
 
-def _choose(scores: Tensor, request: Request) -> int:
-    params, largest = request.params, scores.max()
-    if largest == -torch.inf:
-        thing = f"request {request.request_id}: tokens possible at position {_position(request)}"
-        raise ProtocolError(complaint(thing, 0, "at least one", "the constraint allows nothing"))
-    if params.temperature == 0:
+def _choose(scores: Tensor, request: Request, num_ahead: int) -> int:
+    if request.params.temperature == 0:
+        check_possible(scores, request, num_ahead)
         return int(scores.argmax())  # the first of equal maxima
+    return noisy_token(tempered(scores, request, num_ahead), request, num_ahead)
+
+
+def check_possible(scores: Tensor, request: Request, num_ahead: int) -> None:
+    """Raises ProtocolError where processed scores [vocab] leave no token."""
+    if scores.max() == -torch.inf:
+        thing = f"request {request.request_id}: tokens possible at position {request.num_known + num_ahead}"
+        raise ProtocolError(complaint(thing, 0, "at least one", "the constraint allows nothing"))
+
+
+def tempered(scores: Tensor, request: Request, num_ahead: int = 0) -> Tensor:
+    """What is drawn from: processed scores over the temperature, -inf where top-k, top-p or min-p drop a token."""
+    check_possible(scores, request, num_ahead)
     # Shifted first: no temperature, however small, pushes the largest score out of range.
-    kept = kept_tokens((scores - largest) / params.temperature, params)
-    noise = torch.from_numpy(gumbel(request.seed, _position(request), len(scores)))
-    return int((kept + noise).argmax())
+    return kept_tokens((scores - scores.max()) / request.params.temperature, request.params)
+
+
+def noisy_token(kept: Tensor, request: Request, num_ahead: int) -> int:
+    """The token of tempered scores [vocab] under the noise of a position, `num_ahead` behind the known tokens."""
+    return shared_noise_token(kept, torch.from_numpy(gumbel(request.seed, request.num_known + num_ahead, len(kept))))
 
 
 def kept_tokens(scores: Tensor, params: SamplingParams) -> Tensor:

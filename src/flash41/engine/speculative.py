@@ -16,7 +16,7 @@ accepts more and keeps the distribution, not the text.  `equality` and `rejectio
 penalties, constraints and stops can follow the tokens inside a block.  spec: dspark.md section 6.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +26,15 @@ LEAST_RESIDUAL = 1e-8
 """Where target and draft differ by no more mass than this, the residual is noise and the target itself is drawn."""
 
 
+Ends = Callable[[int], bool]
+"""Whether a token ends the answer: nothing is asked behind one that does."""
+
+
+def never(_: int) -> bool:
+    """No token ends anything."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What a verify step commits."""
@@ -33,10 +42,10 @@ class Verdict:
     num_accepted: int
     """Drafts confirmed, from the first one on."""
     tokens: tuple[int, ...]
-    """Tokens emitted: the accepted drafts and one more; the last one is the next anchor."""
+    """Tokens emitted: the accepted drafts and one more, the next anchor; no more where a draft ended the answer."""
 
 
-def equality(drafts: Sequence[int], target_tokens: Iterable[int]) -> Verdict:
+def equality(drafts: Sequence[int], target_tokens: Iterable[int], ends: Ends = never) -> Verdict:
     """Accepts while the target's own token equals the draft.
 
     `target_tokens` has a token for each draft and one more; those behind the first difference are not asked for.
@@ -47,6 +56,8 @@ def equality(drafts: Sequence[int], target_tokens: Iterable[int]) -> Verdict:
         tokens.append(next(targets))
         if tokens[-1] != draft:
             return Verdict(num_accepted=len(tokens) - 1, tokens=tuple(tokens))
+        if ends(draft):
+            return Verdict(num_accepted=len(tokens), tokens=tuple(tokens))
     return Verdict(num_accepted=len(drafts), tokens=(*tokens, next(targets)))
 
 
@@ -82,6 +93,7 @@ def rejection(
     draft_rows: Iterable[Tensor],
     target_rows: Iterable[Tensor],
     uniforms: Sequence[tuple[float, float]],
+    ends: Ends = never,
 ) -> Verdict:
     """The standard rule on FP64 probabilities [vocab]: a draft row for each draft, a target row for each and one more.
 
@@ -94,4 +106,6 @@ def rejection(
         target, (accepts, draws) = next(targets), uniforms[k]
         if accepts >= acceptance(target, draft, token):
             return Verdict(num_accepted=k, tokens=(*drafts[:k], drawn(residual(target, draft), draws)))
+        if ends(token):
+            return Verdict(num_accepted=k + 1, tokens=tuple(drafts[: k + 1]))
     return Verdict(num_accepted=len(drafts), tokens=(*drafts, drawn(next(targets), uniforms[-1][1])))

@@ -1,11 +1,12 @@
 """From what a user wants to what will happen: sizes of the pool, each with its reason, before a weight is opened.
 
-    pages = what all requests at once could fill, or what the budget holds after the STATE of every slot
+    pages = what all requests at once could fill, or what the budget holds after the STATE of every slot and the images
     a request is as long as asked, as the default, or as the pool when a budget leaves less
 
 Integers only.  spec: cache.md section 2, config.md sections 4.4 and 4.8.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flash41.cache.budget import split_budget
@@ -13,9 +14,10 @@ from flash41.cache.geometry import PoolGeometry, pool_geometry, row_bytes
 from flash41.cache.geometry_rules import smallest_block_size
 from flash41.cache.placement import Placement, placement
 from flash41.config.architecture import ModelConfig
-from flash41.config.run import RunWish
+from flash41.config.run import Draft, DraftAccept, RunWish
 from flash41.config.run_rules import check
 from flash41.errors import CapacityError, complaint
+from flash41.planning.images import image_interval, image_plan
 
 DEFAULT_MODEL_LEN = 8192
 """Positions of a request where nobody asks for more."""
@@ -52,8 +54,31 @@ class RunPlan:
     """Rows of one step."""
     max_model_len: int
     """Positions of one request."""
+    num_images: int
+    """STATE images beside the pool."""
+    image_interval: int
+    """Tokens between the images of a long prompt, whole pages."""
+    prefix_cache: bool
+    """Whether pages and images are kept for later requests."""
+    decoder_replay: bool
+    """Whether late layers read the end of a prompt only; approximate."""
+    prefix_replay: bool
+    """Whether windows behind a cached prefix are computed again; approximate."""
+    draft: Draft
+    """Whether DSpark drafts."""
+    draft_accept: DraftAccept
+    """Which drafts stay."""
+    draft_tokens: int
+    """Drafts per step, by which every ring is deeper; 0 without drafting."""
     choices: tuple[Choice, ...]
     """Every derived number with its reason."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of pool and images."""
+        if self.placement is None:
+            return 0
+        return self.placement.total_bytes + self.num_images * self.placement.geometry.image_bytes
 
 
 def default_block_size(config: ModelConfig) -> int:
@@ -71,11 +96,13 @@ def resolve(wish: RunWish, config: ModelConfig) -> RunPlan:
     length = wish.max_model_len or min(DEFAULT_MODEL_LEN, config.max_positions)
     if not config.attention.kv_source_layer_ids:
         return _without_pages(wish, config, length)
-    geometry = pool_geometry(config, wish.pool, block_size=wish.block_size)
+    geometry = pool_geometry(config, wish.pool, block_size=wish.block_size, draft_tokens=draft_tokens(wish, config))
     wanted = wish.max_num_seqs * geometry.pages_for(length)
     places = placement(geometry, wanted, wish.max_num_seqs)
-    if wish.memory_bytes is not None and places.total_bytes > wish.memory_bytes:
-        places = _within(wish.memory_bytes, geometry, wish.max_num_seqs)
+    images = image_plan(wish, geometry, length)
+    budget = None if wish.memory_bytes is None else wish.memory_bytes - images.count * geometry.image_bytes
+    if budget is not None and places.total_bytes > budget:
+        places = _within(budget, geometry, wish.max_num_seqs)
     longest = min(length, places.num_pages * geometry.block_size)
     if wish.max_model_len is not None and longest < length:
         # A request that does not fit alone could never finish.
@@ -86,9 +113,17 @@ def resolve(wish: RunWish, config: ModelConfig) -> RunPlan:
         Choice(name="slots", value=places.num_slots, reason=f"{geometry.state_bytes:,} bytes of STATE each"),
         Choice(name="pages", value=places.num_pages, reason=_why_pages(wish, places, wanted)),
         Choice(name="pool bytes", value=places.total_bytes, reason="pages and STATE in one allocation"),
+        Choice(name="images", value=images.count, reason=images.reason),
         _longest(wish, config, longest),
+        *_drafts(wish, config),
+        *_replays(wish, config),
     )
-    return _plan(wish, places, places.num_pages, longest, choices)
+    return _plan(wish, config, places, places.num_pages, longest, images.count, choices)
+
+
+def draft_tokens(wish: RunWish, config: ModelConfig) -> int:
+    """Drafts per step: the width of the model's draft block, which is part of the model; 0 without drafting."""
+    return config.dspark.block_size if wish.drafts else 0
 
 
 def _within(budget: int, geometry: PoolGeometry, num_slots: int) -> Placement:
@@ -103,7 +138,9 @@ def _within(budget: int, geometry: PoolGeometry, num_slots: int) -> Placement:
 def _without_pages(wish: RunWish, config: ModelConfig, length: int) -> RunPlan:
     """The plan of a model whose layers have windows only: rings of every slot, and pages that cost nothing."""
     _, row = row_bytes(wish.pool.main, config.attention.head_dim)
-    per_slot = config.num_layers * config.attention.window * row
+    tokens = draft_tokens(wish, config)
+    num_layers = config.num_layers + (config.dspark.num_stages if tokens else 0)
+    per_slot = num_layers * (config.attention.window + tokens) * row
     least = wish.max_num_seqs * per_slot
     if wish.memory_bytes is not None and wish.memory_bytes < least:
         expected = f"at least {least} for the windows of {wish.max_num_seqs} requests"
@@ -111,8 +148,9 @@ def _without_pages(wish: RunWish, config: ModelConfig, length: int) -> RunPlan:
     choices = (
         Choice(name="slots", value=wish.max_num_seqs, reason=f"{per_slot:,} bytes of windows each, no pages"),
         _longest(wish, config, length),
+        *_drafts(wish, config),
     )
-    return _plan(wish, None, wish.max_num_seqs * -(-length // wish.block_size), length, choices)
+    return _plan(wish, config, None, wish.max_num_seqs * -(-length // wish.block_size), length, 0, choices)
 
 
 def _why_pages(wish: RunWish, places: Placement, wanted: int) -> str:
@@ -132,7 +170,34 @@ def _longest(wish: RunWish, config: ModelConfig, length: int) -> Choice:
     return Choice(name="longest request", value=length, reason=reason)
 
 
-def _plan(wish: RunWish, places: Placement | None, num_pages: int, length: int, choices: tuple[Choice, ...]) -> RunPlan:
+def _replays(wish: RunWish, config: ModelConfig) -> Iterator[Choice]:
+    """The modes with which answers are approximate, so that nobody runs them unawares."""
+    window = config.attention.window
+    if wish.decoder_replay:
+        first = max(config.attention.kv_source_layer_ids) + 1
+        reason = f"APPROXIMATE: layers from {first} on read no more than these last tokens of a prompt"
+        yield Choice(name="decoder replay", value=window, reason=reason)
+    if wish.prefix_replay:
+        reason = "APPROXIMATE: these last tokens of a cached prefix are computed again, without what is before them"
+        yield Choice(name="prefix replay", value=window, reason=reason)
+
+
+def _drafts(wish: RunWish, config: ModelConfig) -> Iterator[Choice]:
+    if wish.drafts:
+        window, tokens = config.attention.window, draft_tokens(wish, config)
+        reason = f"{wish.draft.value}, as asked; rings of {window + tokens} rows take back what is not accepted"
+        yield Choice(name="drafts per step", value=tokens, reason=reason)
+
+
+def _plan(
+    wish: RunWish,
+    config: ModelConfig,
+    places: Placement | None,
+    num_pages: int,
+    length: int,
+    num_images: int,
+    choices: tuple[Choice, ...],
+) -> RunPlan:
     return RunPlan(
         placement=places,
         block_size=wish.block_size,
@@ -140,5 +205,13 @@ def _plan(wish: RunWish, places: Placement | None, num_pages: int, length: int, 
         max_num_seqs=wish.max_num_seqs,
         max_num_batched_tokens=wish.max_num_batched_tokens,
         max_model_len=length,
+        num_images=num_images,
+        image_interval=image_interval(wish),
+        prefix_cache=num_images > 0 or (wish.prefix_replay and places is not None),
+        decoder_replay=wish.decoder_replay,
+        prefix_replay=wish.prefix_replay and places is not None,
+        draft=wish.draft,
+        draft_accept=wish.draft_accept,
+        draft_tokens=draft_tokens(wish, config),
         choices=choices,
     )

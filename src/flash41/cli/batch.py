@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from flash41.cli import options
+from flash41.cli.drafts import draft_line
 
 
 def batch(
@@ -25,6 +26,8 @@ def batch(
     state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
     decoder_replay: options.DecoderReplay = False,
     prefix_replay: options.PrefixReplay = False,
+    draft: options.Draft = options.DRAFT,
+    draft_accept: options.DraftAccept = options.DRAFT_ACCEPT,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -42,7 +45,9 @@ def batch(
     from flash41.tools.batch import Batch, BatchWish
 
     labels = options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay)
-    numbers = (profile, kv_cache_dtype, index_cache_dtype, *labels)
+    # Drafts change numbers under the rejection rule alone.
+    rule = [draft_accept] if draft != options.DRAFT and draft_accept != options.DRAFT_ACCEPT else []
+    numbers = (profile, kv_cache_dtype, index_cache_dtype, *labels, *rule)
     work = Batch(BatchWish(source=source, target=target, force=force, model=model, options=numbers))
     llm = None
     if work.num_left:
@@ -60,6 +65,8 @@ def batch(
             state_image_interval=state_image_interval,
             decoder_replay=decoder_replay,
             prefix_replay=prefix_replay,
+            draft=draft,
+            draft_accept=draft_accept,
             backend=backend,
             threads=threads,
         )
@@ -74,3 +81,5 @@ def batch(
     if llm is not None and llm.engine.stats.num_hits:
         stats = llm.engine.stats
         typer.echo(f"prefix cache: {stats.cached_tokens:,} of {stats.wanted_tokens:,} tokens were there already")
+    if llm is not None and draft_line(llm.engine.stats):
+        typer.echo(draft_line(llm.engine.stats))

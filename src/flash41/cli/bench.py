@@ -8,6 +8,7 @@ import typer
 
 from flash41.cli import options
 from flash41.cli.common import AsJson, print_json, print_table
+from flash41.cli.drafts import draft_facts, draft_line
 
 MANY = 8
 PARTS = ("prefill", "decode", "output")
@@ -41,6 +42,8 @@ def bench(
     state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
     decoder_replay: options.DecoderReplay = False,
     prefix_replay: options.PrefixReplay = False,
+    draft: options.Draft = options.DRAFT,
+    draft_accept: options.DraftAccept = options.DRAFT_ACCEPT,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -72,6 +75,8 @@ def bench(
         state_image_interval=state_image_interval,
         decoder_replay=decoder_replay,
         prefix_replay=prefix_replay,
+        draft=draft,
+        draft_accept=draft_accept,
         backend=backend,
         threads=threads,
     )
@@ -92,10 +97,14 @@ def bench(
             found |= {"speeds": speeds, "ratio": ratio}
         else:
             found |= asdict(latency(llm, wish, progress))
+    if draft != options.DRAFT:
+        found["drafts"] = draft_facts(llm.engine.stats)
     if as_json:
         print_json(found)
-    else:
-        _print(kind, found)
+        return
+    _print(kind, found)
+    if draft_line(llm.engine.stats):
+        typer.echo(draft_line(llm.engine.stats))
 
 
 def _print(kind: Kind, found: dict[str, Any]) -> None:

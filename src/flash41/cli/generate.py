@@ -10,6 +10,7 @@ import typer
 
 from flash41.cli import options
 from flash41.cli.common import to_json
+from flash41.cli.drafts import draft_facts, draft_line
 
 Effort = Annotated[
     str | None,
@@ -46,6 +47,8 @@ def generate(
     state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
     decoder_replay: options.DecoderReplay = False,
     prefix_replay: options.PrefixReplay = False,
+    draft: options.Draft = options.DRAFT,
+    draft_accept: options.DraftAccept = options.DRAFT_ACCEPT,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -79,6 +82,8 @@ def generate(
         state_image_interval=state_image_interval,
         decoder_replay=decoder_replay,
         prefix_replay=prefix_replay,
+        draft=draft,
+        draft_accept=draft_accept,
         backend=backend,
         threads=threads,
     )
@@ -94,10 +99,12 @@ def generate(
         approximate=options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay),
     )
     answer.run(llm.stream(ids, params), pieces)
+    stats = llm.engine.stats
     if as_json:
-        sys.stdout.write(to_json(answer.document(ids, params.seed)) + "\n")
+        drafts = {"drafts": draft_facts(stats)} if draft != options.DRAFT else {}
+        sys.stdout.write(to_json({**answer.document(ids, params.seed), **drafts}) + "\n")
     elif sys.stderr.isatty():
-        sys.stderr.write(answer.summary(params.seed) + "\n")
+        sys.stderr.write("\n".join(filter(None, (answer.summary(params.seed), draft_line(stats)))) + "\n")
 
 
 Pieces = Callable[[int | None, str | None], Iterator[tuple[str, str]]]

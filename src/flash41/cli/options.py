@@ -77,6 +77,24 @@ PrefixReplay = Annotated[
         help="APPROXIMATE: recompute the last window of a cached prefix instead of keeping state images.",
     ),
 ]
+Draft = Annotated[
+    str,
+    typer.Option(
+        "--draft",
+        metavar="off|on|adaptive",
+        help="Draft tokens with the checkpoint's own stages; adaptive drafts as many as measured speed makes worth it.",
+    ),
+]
+DraftAccept = Annotated[
+    str,
+    typer.Option(
+        "--draft-accept",
+        metavar="shared-noise|rejection",
+        help="shared-noise keeps a seeded text as it is without drafts; rejection keeps its distribution only.",
+    ),
+]
+DRAFT, DRAFT_ACCEPT = "off", "shared-noise"
+"""Defaults of --draft and --draft-accept."""
 Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]
 Threads = Annotated[
     int | None,

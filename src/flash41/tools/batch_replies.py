@@ -85,7 +85,20 @@ def _usage(request: Request, num_reasoning_tokens: int) -> dict[str, Any]:
         "prompt_tokens": num_prompt,
         "completion_tokens": num_output,
         "total_tokens": num_prompt + num_output,
-        "completion_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
+        "completion_tokens_details": {"reasoning_tokens": num_reasoning_tokens, **_drafts(request)},
+    }
+
+
+def _drafts(request: Request) -> dict[str, Any]:
+    """What has come of drafts, under the names the calls have for it; nothing where there were none to be had."""
+    if request.undrafted_because is not None:
+        return {"undrafted_because": request.undrafted_because}
+    if not request.num_draft_tokens:
+        return {}
+    accepted = request.num_accepted_tokens
+    return {
+        "accepted_prediction_tokens": accepted,
+        "rejected_prediction_tokens": request.num_draft_tokens - accepted,
     }
 
 

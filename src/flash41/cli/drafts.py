@@ -1,0 +1,22 @@
+"""What commands tell of drafts: one line for people, one object for programs."""
+
+from typing import Any
+
+
+def draft_facts(stats: Any) -> dict[str, Any]:
+    """Counts of an engine's statistics by position, and the tokens an answer gained per verification."""
+    steps = stats.num_draft_blocks
+    return {
+        "drafted_tokens": list(stats.drafted_tokens),
+        "accepted_tokens": list(stats.accepted_tokens),
+        "tokens_per_step": stats.num_block_tokens / steps if steps else None,
+    }
+
+
+def draft_line(stats: Any) -> str:
+    """Empty where nothing was drafted."""
+    drafted, accepted = sum(stats.drafted_tokens), sum(stats.accepted_tokens)
+    if not drafted:
+        return ""
+    per_step = stats.num_block_tokens / stats.num_draft_blocks
+    return f"drafts: {accepted:,} of {drafted:,} accepted, {per_step:.2f} tokens per step"

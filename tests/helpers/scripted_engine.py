@@ -4,22 +4,28 @@ A row of a page is the whole text up to its position, a slot's state is the text
 that.  So a stale page, a state of another text or a span that begins anywhere else than its state fails at once.
 """
 
+import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from flash41.config.run import Draft, DraftAccept
+from flash41.engine.drafting import Drafting
 from flash41.engine.engine import Engine
 from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.replay import Replay
 from flash41.engine.request import Request, SamplingParams
 from flash41.engine.reuse import ReuseLimits
+from flash41.engine.schedule import DraftSchedule
 from flash41.engine.scheduler import SchedulerLimits
 
 EOS, VOCAB = 1, 8
+WIDTH = 5
+"""Drafts of a block."""
 Text = tuple[int, ...]
 
 
@@ -27,6 +33,11 @@ def next_token(text: Text) -> int:
     """The token that follows a text: EOS after every tenth or so."""
     number = zlib.crc32(bytes(text))
     return EOS if number % 11 == 0 else 2 + number % (VOCAB - 2)
+
+
+def one_hot(tokens: Sequence[int]) -> torch.Tensor:
+    """Logits [n, vocab] that choose these tokens."""
+    return torch.nn.functional.one_hot(torch.tensor(tokens, dtype=torch.int64), VOCAB).float()
 
 
 @dataclass(slots=True)
@@ -54,28 +65,43 @@ class ScriptedRunner:
             text = self.images[move.image]
             assert len(text) == move.position, f"image {move.image} holds {len(text)} positions, not {move.position}"
             self.slots[move.slot] = text
-        chosen = [self._forward(span) for span in plan.spans]
+        chosen = [token for span in plan.spans for token in self._forward(span)]
         for move in plan.saves:
             assert len(self.slots[move.slot]) == move.position
             self.images[move.image] = self.slots[move.slot]
-        wanted = [token for span, token in zip(plan.spans, chosen, strict=True) if span.samples]
-        return SimpleNamespace(
-            logits=torch.nn.functional.one_hot(torch.tensor(wanted, dtype=torch.int64), VOCAB).float()
-        )
+        return SimpleNamespace(logits=one_hot(chosen))
 
-    def _forward(self, span: PlannedSpan) -> int:
+    def draft(self, anchors: Mapping[int, int], choose: Callable[[int, torch.Tensor], torch.Tensor]) -> Any:
+        """Drafts of which the first few are right, how many depends on the text."""
+        texts = [(*self.slots[slot], anchor) for slot, anchor in anchors.items()]
+        for k in range(WIDTH):
+            right = [next_token(text) for text in texts]
+            slips = [zlib.crc32(bytes((*text, k))) % 3 == 0 for text in texts]
+            wanted = [
+                2 + (token + slip) % (VOCAB - 2) if slip else token for token, slip in zip(right, slips, strict=True)
+            ]
+            drafts = choose(k, one_hot(wanted)).tolist()
+            texts = [(*text, draft) for text, draft in zip(texts, drafts, strict=True)]
+        return SimpleNamespace(confidence=torch.zeros(len(texts), WIDTH))
+
+    def keep(self, slot: int, position: int) -> None:
+        assert len(self.slots[slot]) - WIDTH <= position <= len(self.slots[slot])
+        self.slots[slot] = self.slots[slot][:position]
+
+    def _forward(self, span: PlannedSpan) -> list[int]:
         text = self.slots[span.slot]
         assert len(text) == span.start, f"slot {span.slot} holds {len(text)} positions, the span begins at {span.start}"
         assert span.history == text[max(0, span.start - 2) :]
         assert span.planes_end in (0, span.window_start + self.replay.window)
         for position in range(max(span.start, min(span.end, span.planes_end))):
+            # A page that lost or kept a rejected draft would show here.
             assert self.pages[self._place(span, position)] == (text + span.ids)[: position + 1], "a row of another text"
         text += span.ids
         for position in range(max(span.start, span.planes_end), span.end):
             self.pages[self._place(span, position)] = text[: position + 1]
         self.slots[span.slot] = text
         self.num_rows += len(span.ids)
-        return next_token(text)
+        return [next_token(text[: span.end - k]) for k in range(span.num_choices - 1, -1, -1)]
 
     def _place(self, span: PlannedSpan, position: int) -> tuple[int, int]:
         return span.pages[position // self.block_size], position % self.block_size
@@ -92,6 +118,7 @@ def scripted_engine(
     interval: int = 2,
     decoder: bool = False,
     prefix: bool = False,
+    draft: Draft = Draft.OFF,
 ) -> Engine:
     """An engine over `num_pages` pages; `interval` counts pages.  Without images nothing is reused."""
     replay = Replay(window=2, decoder=decoder, prefix=prefix)
@@ -107,7 +134,12 @@ def scripted_engine(
         reuse=reuse if num_images or prefix else None,
         replay=replay,
     )
-    return Engine(ScriptedRunner(block_size, replay), limits)  # type: ignore[arg-type]
+    runner: Any = ScriptedRunner(block_size, replay)
+    if draft is Draft.OFF:
+        return Engine(runner, limits)
+    ticks = itertools.count()
+    schedule = DraftSchedule(WIDTH, clock=lambda: float(next(ticks))) if draft is Draft.ADAPTIVE else None
+    return Engine(runner, limits, Drafting(runner, WIDTH, DraftAccept.SHARED_NOISE, schedule))
 
 
 def scripted_request(number: int, ids: Sequence[int], max_tokens: int, salt: bytes = b"") -> Request:

@@ -1,7 +1,8 @@
 """Thousands of requests without a model: answers never change, and everything is given back."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from flash41.config.run import Draft
 from flash41.engine.engine import Engine
 from flash41.engine.request import FinishReason, Request
-from flash41.engine.scheduler import SampledToken
+from flash41.engine.scheduler import SampledToken, Verified
 from helpers.scripted_engine import (
     EOS,
+    WIDTH,
     assert_all_given_back,
     expected_answer,
     next_token,
@@ -41,12 +44,13 @@ def continued(dice: random.Random, texts: Sequence[tuple[int, ...]], longest: in
     return (*kept, *(dice.randint(2, 7) for _ in range(dice.randint(1, 9))))[-(longest - 1) :]
 
 
+@pytest.mark.parametrize("draft", list(Draft), ids=lambda draft: draft.value)
 @pytest.mark.parametrize("num_images", [0, 1, 12])
-def test_two_thousand_requests_leave_the_pool_as_at_start(num_images: int) -> None:
-    count = 2000 if num_images == 12 else 300
+def test_two_thousand_requests_leave_the_pool_as_at_start(num_images: int, draft: Draft) -> None:
+    count = 2000 if num_images == 12 and draft is Draft.OFF else 300 if draft is Draft.OFF else 200
     dice, longest = random.Random(num_images), 24
     tested = scripted_engine(
-        num_pages=24 if num_images > 1 else 14, num_images=num_images, slots=5, rows=20, longest=longest
+        num_pages=24 if num_images > 1 else 14, num_images=num_images, slots=5, rows=20, longest=longest, draft=draft
     )
     texts: list[tuple[int, ...]] = []
     opened: dict[int, Request] = {}
@@ -72,7 +76,71 @@ def test_two_thousand_requests_leave_the_pool_as_at_start(num_images: int) -> No
     assert aborted > 5
     stats = tested.stats
     assert stats.num_hits > count // 20 if num_images == 12 else stats.num_hits >= num_images
-    assert stats.num_preemptions > 0
+    assert stats.num_preemptions > 0 or (num_images == 12 and draft is not Draft.OFF)
+    if draft is Draft.ON:
+        assert 0 < sum(stats.accepted_tokens) < sum(stats.drafted_tokens)
+        assert stats.num_block_tokens > 1.2 * stats.num_draft_blocks
+    assert_all_given_back(tested)
+
+
+def test_whole_blocks_are_drafted_where_pages_are_plenty() -> None:
+    tested = scripted_engine(num_pages=99, num_images=0, slots=3, rows=18, longest=64, draft=Draft.ON)
+    asked = [scripted_request(number, (2 + number % 5, 2 + number % 3, 3), 40) for number in range(60)]
+    run(tested, *asked)
+    for one in asked:
+        check(one, 64)
+    stats = tested.stats
+    assert len(stats.drafted_tokens) == WIDTH
+    assert all(some <= more for more, some in pairwise(stats.accepted_tokens))
+    assert stats.accepted_tokens[0] > 0
+    assert sum(one.num_draft_tokens for one in asked) == sum(stats.drafted_tokens)
+    assert sum(one.num_accepted_tokens for one in asked) == sum(stats.accepted_tokens)
+    assert stats.num_block_tokens <= sum(len(one.output_ids) for one in asked)
+    assert_all_given_back(tested)
+
+
+def test_a_request_that_may_not_draft_runs_undrafted_among_others() -> None:
+    tested = scripted_engine(num_pages=99, num_images=0, slots=2, draft=Draft.ON)
+    asked = [scripted_request(number, (2, 3), 12) for number in range(2)]
+    asked[0].undrafted_because = "images in the request"
+    run(tested, *asked)
+    for one in asked:
+        check(one, 24)
+    assert asked[0].num_draft_tokens == 0 < asked[1].num_draft_tokens
+    assert_all_given_back(tested)
+
+
+def test_a_step_never_has_more_rows_than_asked_and_drafts_starve_no_answer() -> None:
+    tested = scripted_engine(num_pages=99, num_images=0, slots=3, rows=4, draft=Draft.ON)
+    asked = [scripted_request(number, (2 + number, 3), 9) for number in range(3)]
+    for one in asked:
+        tested.add(one)
+    runner: Any = tested.runner
+    while tested.num_unfinished:
+        before, answering = (
+            runner.num_rows,
+            {one.request_id for one in asked if one.output_ids and not one.finish_reason},
+        )
+        events = tested.step()
+        assert runner.num_rows - before <= 4
+        assert answering <= {event.request_id for event in events}
+    for one in asked:
+        check(one, 24)
+
+
+def test_drafts_that_cannot_be_made_end_the_requests_they_were_for() -> None:
+    tested = scripted_engine(num_pages=99, draft=Draft.ON)
+    one = scripted_request(0, (2, 3), 9)
+    tested.add(one)
+    tested.step()
+    runner: Any = tested.runner
+    drafts, type(runner).draft = type(runner).draft, broken
+    try:
+        with pytest.raises(RuntimeError):
+            tested.step()
+    finally:
+        type(runner).draft = drafts
+    assert one.finish_reason is FinishReason.ABORT
     assert_all_given_back(tested)
 
 
@@ -87,7 +155,7 @@ class ServingMachine(RuleBasedStateMachine):
     """Requests that come, go, give way and hit, in pools that are always too small."""
 
     @initialize(
-        block_size=st.integers(1, 4),
+        block_size=st.integers(1, 8),
         spare=st.integers(0, 6),
         slots=st.integers(1, 4),
         rows=st.integers(1, 12),
@@ -96,11 +164,15 @@ class ServingMachine(RuleBasedStateMachine):
         interval=st.integers(1, 3),
         decoder=st.booleans(),
         prefix=st.sampled_from([False, False, True]),
+        draft=st.sampled_from(Draft),
     )
-    def start(self, block_size: int, spare: int, longest: int, **sizes: int) -> None:
+    def start(self, block_size: int, spare: int, longest: int, draft: Draft, **sizes: int) -> None:
+        if sizes["decoder"] or sizes["prefix"]:
+            draft = Draft.OFF  # refused together
+        self.draft = draft
         pages = -(-longest // block_size) + spare
         self.longest = longest
-        self.tested = scripted_engine(num_pages=pages, block_size=block_size, longest=longest, **sizes)
+        self.tested = scripted_engine(num_pages=pages, block_size=block_size, longest=longest, draft=draft, **sizes)
         self.open: list[Request] = []
         self.texts: list[tuple[int, ...]] = []
         self.num_seen = 0
@@ -132,9 +204,12 @@ class ServingMachine(RuleBasedStateMachine):
         plan = scheduler.plan()
         assert plan is not None
         requests = scheduler.requests(plan)
-        self.tested.runner.run(plan)  # type: ignore[arg-type]
+        logits = self.tested.runner.run(plan).logits  # type: ignore[arg-type]
+        verified: Mapping[int, Verified] = {}
+        if self.tested.drafting is not None:
+            _, _, verified = self.tested.drafting.verify(plan, logits, requests)
         self.tested.abort(plan.spans[-1].request_id)
-        scheduler.commit(plan, {one.request_id: chosen(text_of(one)) for one in requests})
+        scheduler.commit(plan, {one.request_id: chosen(text_of(one)) for one in requests}, verified)
         self._collect()
 
     @precondition(lambda self: self.tested.scheduler._running)

@@ -154,14 +154,16 @@ class PrefixReuse:
         ]
         return min(inside, default=end) - start
 
-    def draftable(self, num_computed: int) -> int:
-        """Drafts that an answer may have behind the row at position `num_computed`.
+    def draftable(self, num_computed: int, count: int) -> int:
+        """Of `count` drafts those that an answer may have behind the row at position `num_computed`.
 
         No more than leave the last row before a boundary to a step of its own: at the end of drafts, of which some may
         be taken back, no image can be made.
         """
+        if self._limits is None or self._replay.prefix:
+            return count
         boundary = (num_computed // self._block_size + 1) * self._block_size
-        return self._block_size if self._limits is None or self._replay.prefix else max(0, boundary - num_computed - 2)
+        return max(0, min(count, boundary - num_computed - 2))
 
     def restore_of(self, running: Running) -> ImageMove | None:
         """The image to restore before the request's first span."""

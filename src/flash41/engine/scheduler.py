@@ -228,7 +228,8 @@ class Scheduler:
         here = running.table.pages_needed(running.growth(1))
         spare = max(0, self._pages.num_free - here - len(self._running))
         room = (len(running.table.page_ids) + here + spare) * self.limits.block_size - running.num_computed - 1
-        return running.drafts[: max(0, min(num_rows, room, self.reuse.draftable(running.num_computed)))]
+        count = max(0, min(len(running.drafts), num_rows, room))
+        return running.drafts[: self.reuse.draftable(running.num_computed, count)]
 
     @property
     def running_ids(self) -> set[int]:

@@ -5,7 +5,8 @@
 
 Layers are those of the store, draft stages included.  In position order an image does not depend on the depth of a
 ring.  At a page boundary no group is open and n-grams come from token ids, so windows are all there is to keep; the
-cursor is the boundary, which the arena remembers.  Which slot holds what is counted by `cache.images`.  spec: cache.md sections 7 and 8.
+cursor is the boundary, which the arena remembers.  Which slot holds what is counted by `cache.images`.
+spec: cache.md sections 7 and 8.
 """
 
 import torch

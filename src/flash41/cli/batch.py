@@ -81,5 +81,5 @@ def batch(
     if llm is not None and llm.engine.stats.num_hits:
         stats = llm.engine.stats
         typer.echo(f"prefix cache: {stats.cached_tokens:,} of {stats.wanted_tokens:,} tokens were there already")
-    if llm is not None and draft_line(llm.engine.stats):
+    if llm is not None and draft != options.DRAFT:
         typer.echo(draft_line(llm.engine.stats))

@@ -1,6 +1,7 @@
 """`flash41 bench`: how fast a model is on this machine."""
 
 import enum
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -82,8 +83,7 @@ def bench(
     )
     console = Console(stderr=True)
     found: dict[str, Any] = {"kind": kind.value, **asdict(wish)}
-    labels = options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay)
-    if labels:
+    if labels := options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay):
         found["approximate"] = labels
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("requests", total=None)
@@ -92,22 +92,26 @@ def bench(
             bar.update(task, completed=done, total=count)
 
         if kind is Kind.THROUGHPUT:
-            speeds = [asdict(speed) for speed in throughput(llm, wish, progress)]
-            ratio = speeds[-1]["output_tokens_per_second"] / speeds[0]["output_tokens_per_second"]
-            found |= {"speeds": speeds, "ratio": ratio}
+            found |= _speeds(throughput(llm, wish, progress))
         else:
             found |= asdict(latency(llm, wish, progress))
     if draft != options.DRAFT:
         found["drafts"] = draft_facts(llm.engine.stats)
     if as_json:
         print_json(found)
-        return
-    _print(kind, found)
-    if draft_line(llm.engine.stats):
-        typer.echo(draft_line(llm.engine.stats))
+    else:
+        _print(kind, found, draft_line(llm.engine.stats))
 
 
-def _print(kind: Kind, found: dict[str, Any]) -> None:
+def _speeds(found: Sequence[Any]) -> dict[str, Any]:
+    speeds = [asdict(speed) for speed in found]
+    ratio = speeds[-1]["output_tokens_per_second"] / speeds[0]["output_tokens_per_second"]
+    return {"speeds": speeds, "ratio": ratio}
+
+
+def _print(kind: Kind, found: dict[str, Any], drafts: str) -> None:
+    if "drafts" in found:
+        typer.echo(drafts)
     if "approximate" in found:
         typer.echo(f"approximate: {', '.join(found['approximate'])}")
     work = f"prompts of {found['prompt_tokens']} tokens, answers of {found['output_tokens']}, on this machine"

@@ -14,9 +14,9 @@ def draft_facts(stats: Any) -> dict[str, Any]:
 
 
 def draft_line(stats: Any) -> str:
-    """Empty where nothing was drafted."""
+    """One line; of an engine that had nothing to draft for, that it had not."""
     drafted, accepted = sum(stats.drafted_tokens), sum(stats.accepted_tokens)
     if not drafted:
-        return ""
+        return "drafts: none"
     per_step = stats.num_block_tokens / stats.num_draft_blocks
     return f"drafts: {accepted:,} of {drafted:,} accepted, {per_step:.2f} tokens per step"

@@ -99,12 +99,7 @@ def generate(
         approximate=options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay),
     )
     answer.run(llm.stream(ids, params), pieces)
-    stats = llm.engine.stats
-    if as_json:
-        drafts = {"drafts": draft_facts(stats)} if draft != options.DRAFT else {}
-        sys.stdout.write(to_json({**answer.document(ids, params.seed), **drafts}) + "\n")
-    elif sys.stderr.isatty():
-        sys.stderr.write("\n".join(filter(None, (answer.summary(params.seed), draft_line(stats)))) + "\n")
+    _report(answer, ids, params.seed, as_json, None if draft == options.DRAFT else llm.engine.stats)
 
 
 Pieces = Callable[[int | None, str | None], Iterator[tuple[str, str]]]
@@ -175,6 +170,16 @@ class _Answer:
         speed = f", {rate:.1f} tokens/s" if rate else ""
         label = f", approximate: {', '.join(self.approximate)}" if self.approximate else ""
         return f"[{len(self.output_ids)} tokens, {self.finish_reason}{speed}, seed {seed}{label}]"
+
+
+def _report(answer: _Answer, ids: tuple[int, ...], seed: int | None, as_json: bool, drafting: Any) -> None:
+    """What follows the text; `drafting` are the statistics of an engine that drafts."""
+    if as_json:
+        drafts = {} if drafting is None else {"drafts": draft_facts(drafting)}
+        sys.stdout.write(to_json(answer.document(ids, seed) | drafts) + "\n")
+    elif sys.stderr.isatty():
+        line = "" if drafting is None else f"[{draft_line(drafting)}]\n"
+        sys.stderr.write(answer.summary(seed) + "\n" + line)
 
 
 def _raw_pieces(llm: Any) -> Pieces:

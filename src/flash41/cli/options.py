@@ -93,8 +93,10 @@ DraftAccept = Annotated[
         help="shared-noise keeps a seeded text as it is without drafts; rejection keeps its distribution only.",
     ),
 ]
-DRAFT, DRAFT_ACCEPT = "off", "shared-noise"
-"""Defaults of --draft and --draft-accept."""
+DRAFT = "off"
+"""Default of --draft."""
+DRAFT_ACCEPT = "shared-noise"
+"""Default of --draft-accept."""
 Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]
 Threads = Annotated[
     int | None,

@@ -23,8 +23,10 @@ TRIAL_STEPS = 8
 """Steps with drafts before anything is concluded from them."""
 PAUSED_STEPS = 64
 """Steps without drafts after a lost trial."""
-STAY, RETURN = 1.0, 1.05
-"""Speed over that without drafts below which drafting ends, and that a trial after a pause must reach."""
+STAY = 1.0
+"""Speed over that without drafts below which drafting ends."""
+RETURN = 1.05
+"""The same for a trial after a pause."""
 FADING = 0.98
 """Weight of the past against a new step."""
 

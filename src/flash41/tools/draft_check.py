@@ -22,8 +22,7 @@ from flash41.errors import RequestError, complaint
 SEED = 41
 PROMPTS = ("Once upon a time there was a", "for i in range(10):\n    print(")
 """Asked where no file gives others."""
-SPECULATED = 2
-"""Temperatures: 0, and 1 with a seed."""
+TEMPERATURES = (0.0, 1.0)
 
 Progress = Callable[[str], None]
 """Called with the name of the run that begins."""
@@ -36,7 +35,10 @@ class DraftCheckWish:
 
     model: Path | None = None
     prompts: Sequence[str] = PROMPTS
+    temperatures: Sequence[float] = TEMPERATURES
+    """At which every prompt is answered, above 0 with a seed."""
     max_tokens: int = 24
+    """Tokens of an answer."""
     profile: str = "vendor"
     kv_cache_dtype: str | None = None
     index_cache_dtype: str | None = None
@@ -47,7 +49,7 @@ class DraftCheckWish:
     @property
     def num_requests(self) -> int:
         """Answers of each run."""
-        return SPECULATED * len(self.prompts)
+        return len(self.temperatures) * len(self.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ class DraftRun:
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """Prompts of a text file, one a line; blank lines are none.  Raises RequestError if there is no such file or line."""
+    """Prompts of a text file, one a line; blank lines are none.  Raises RequestError where it has none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -118,7 +120,7 @@ def check_drafts(wish: DraftCheckWish, progress: Progress | None = None) -> list
 
 
 def _open(wish: DraftCheckWish, draft: str) -> LLM:
-    llm = LLM(
+    return LLM(
         wish.model,
         profile=wish.profile,
         kv_cache_dtype=wish.kv_cache_dtype,
@@ -130,7 +132,6 @@ def _open(wish: DraftCheckWish, draft: str) -> LLM:
         backend=wish.backend,
         threads=wish.threads,
     )
-    return llm
 
 
 def _drafted(
@@ -149,7 +150,7 @@ def _drafted(
         ratio=_num_tokens(found) / seconds / speed,
         tokens_per_step=num_tokens / num_blocks if num_blocks else None,
         acceptance=tuple(good / tried for good, tried in zip(accepted, drafted, strict=True) if tried),
-        difference=_first_difference(right, found),
+        difference=_first_difference(wish, right, found),
     )
 
 
@@ -159,7 +160,7 @@ def _answers(
     """Answers to all prompts at both temperatures, and the seconds they took; `count` forces that many drafts."""
     requests = []
     for prompt in wish.prompts:
-        for temperature in (0.0, 1.0):
+        for temperature in wish.temperatures:
             params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=SEED, logprobs=1)
             requests.append(llm.request(llm.encode(prompt), params))
     numbers = {request.request_id: number for number, request in enumerate(requests)}
@@ -180,14 +181,15 @@ def _forcing(right: Sequence[Tokens], numbers: Mapping[int, int], count: int, vo
     return forced
 
 
-def _first_difference(right: Sequence[Tokens], found: Sequence[Tokens]) -> Difference | None:
+def _first_difference(wish: DraftCheckWish, right: Sequence[Tokens], found: Sequence[Tokens]) -> Difference | None:
     for number, (expected, got) in enumerate(zip(right, found, strict=True)):
         for index in range(max(len(expected), len(got))):
             one = expected[index] if index < len(expected) else None
             other = got[index] if index < len(got) else None
             if one != other:
-                prompt, place = divmod(number, SPECULATED)
-                return Difference(prompt=prompt, temperature=float(place), index=index, expected=one, got=other)
+                prompt, place = divmod(number, len(wish.temperatures))
+                temperature = wish.temperatures[place]
+                return Difference(prompt=prompt, temperature=temperature, index=index, expected=one, got=other)
     return None
 
 

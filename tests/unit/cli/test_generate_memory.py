@@ -67,11 +67,13 @@ class OpenedError(Exception):
         (("--no-prefix-cache",), {"prefix_cache": False}),
         (("--state-image-interval", "512"), {"state_image_interval": 512}),
         ((), {"decoder_replay": False, "prefix_replay": False}),
+        ((), {"draft": "off", "draft_accept": "shared-noise"}),
+        (("--draft", "adaptive", "--draft-accept", "rejection"), {"draft": "adaptive", "draft_accept": "rejection"}),
         (("--decoder-replay", "--prefix-replay"), {"decoder_replay": True, "prefix_replay": True}),
     ],
 )
 def test_options_reach_the_model_as_numbers(
-    arguments: tuple[str, ...], expected: dict[str, int | None], monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], expected: dict[str, int | str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
 

@@ -166,7 +166,7 @@ def test_each_rule_has_its_wording(switches: dict[str, Any], messages: list[str]
         ({"kv_connector": " LMCache-MP"}, "unavailable: kv_connector 'lmcache_mp' (leave the transfer off)"),
         (
             {"ragged_verification": True, "calibration_profile": Path("costs.json")},
-            "unavailable: ragged verification (every request verifies the whole block)",
+            "unavailable: a calibration profile (draft 'adaptive' measures while it runs)",
         ),
     ],
     ids=lambda value: str(value)[:60],

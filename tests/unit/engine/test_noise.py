@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flash41.engine.noise import gumbel, uniforms
+from flash41.engine.noise import acceptance_uniforms, gumbel, uniforms
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = 2**64
@@ -90,3 +90,13 @@ def test_noise_has_the_mean_and_spread_of_its_distribution() -> None:
     # Five standard errors; the fourth central moment of the distribution is 27/5 of the squared variance.
     assert abs(noise.mean() - np.euler_gamma) < 5 * math.sqrt(variance / count)
     assert abs(noise.var() - variance) < 5 * variance * math.sqrt((27 / 5 - 1) / count)
+
+
+@given(seed=SEEDS, position=POSITIONS)
+@settings(max_examples=30, deadline=None)
+def test_what_accepts_a_draft_is_independent_of_what_drew_it(seed: int, position: int) -> None:
+    pair = acceptance_uniforms(seed, position)
+    assert pair == acceptance_uniforms(seed, position)
+    assert all(0 < number < 1 for number in pair)
+    assert not set(pair) & set(uniforms(seed, position, 64).tolist())
+    assert pair == (uniform(seed + 2**63, position, 0), uniform(seed + 2**63, position, 1))

@@ -324,3 +324,15 @@ def test_a_token_with_no_chance_at_all_is_never_drawn() -> None:
     logits = row([-math.inf, 0.0, -math.inf, -1.0])
     for values in ({}, {"top_p": 0.999}, {"top_k": 4}, {"temperature": 0}):
         assert {sample(logits, request(seed, **values)).token_id for seed in range(50)} <= {1, 3}
+
+
+def test_tokens_ahead_count_as_tokens_of_the_answer() -> None:
+    values = {"repetition_penalty": 1.5, "presence_penalty": 1.0, "frequency_penalty": 0.5, "logprobs": 2}
+    logits = torch.linspace(-2, 3, 32)
+    for temperature in (0.0, 1.0):
+        params = SamplingParams(temperature=temperature, **values)  # type: ignore[arg-type]
+        known = {"prompt_ids": (3, 4), "params": params, "seed": 5, "eos_token_id": 1, "request_id": 0}
+        behind = Request(**known, output_ids=[31, 30, 31])  # type: ignore[arg-type]
+        ahead = Request(**known, output_ids=[31])  # type: ignore[arg-type]
+        assert sample(logits, ahead, (30, 31)) == sample(logits, behind)
+        assert sample(logits, ahead) != sample(logits, behind)

@@ -223,3 +223,20 @@ def test_a_draft_that_stays_in_place_of_the_token_that_rejects_it_is_noticed() -
         return Verdict(num_accepted=right.num_accepted, tokens=(draft, *right.tokens[1:]))
 
     assert chi_square(texts(broken, BROKEN_DRAWS)) > MOST
+
+
+def test_nothing_is_asked_behind_a_draft_that_ends_the_answer() -> None:
+    def ends(token: int) -> bool:
+        return token == 1
+
+    def rows(count: int) -> Iterable[Tensor]:
+        yield from [row([0.0, 1.0])] * count
+        raise AssertionError("a row behind the end was asked for")
+
+    def tokens() -> Iterable[int]:
+        yield from (0, 1)
+        raise AssertionError("a token behind the end was asked for")
+
+    ended = Verdict(num_accepted=2, tokens=(0, 1))
+    assert equality([0, 1, 0], tokens(), ends) == ended
+    assert rejection([1, 0], rows(1), rows(1), [(0.5, 0.5)] * 3, ends) == Verdict(num_accepted=1, tokens=(1,))

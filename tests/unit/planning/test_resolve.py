@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from flash41.cache.geometry import pool_geometry
 from flash41.cache.placement import placement
 from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import config_from_dict
-from flash41.config.run import PoolDtype, PoolFormat, Profile, RunWish
+from flash41.config.run import Draft, DraftAccept, PoolDtype, PoolFormat, Profile, RunWish
 from flash41.errors import CapacityError, ConfigError
 from flash41.planning.resolve import DEFAULT_MODEL_LEN, RunPlan, default_block_size, resolve
 from helpers.command_line import environment
@@ -280,3 +281,35 @@ def test_touched_pool_and_images_take_the_memory_that_was_planned() -> None:
     assert num_images > 2
     assert 256 << 20 <= planned <= 300 << 20
     assert abs(grown - planned) <= 0.02 * planned
+
+
+@pytest.mark.parametrize(
+    ("wish", "state", "image"),
+    [
+        (atom(draft=Draft.ON), 5_971_968, 43 * 128 * 1024),
+        (RunWish(draft=Draft.ADAPTIVE, kv_cache_dtype=PoolDtype.FP4), 3_134_720, 43 * 128 * 528),
+    ],
+)
+def test_drafting_deepens_every_ring_and_adds_those_of_the_stages(wish: RunWish, state: int, image: int) -> None:
+    plan = resolve(replace(wish, max_num_seqs=2, max_model_len=512), release_config())
+    assert plan.placement is not None
+    geometry = plan.placement.geometry
+    assert (geometry.state_bytes, geometry.image_bytes) == (state, image)
+    assert (plan.draft, plan.draft_accept, plan.draft_tokens) == (wish.draft, DraftAccept.SHARED_NOISE, 5)
+    expected = f"{wish.draft.value}, as asked; rings of 133 rows take back what is not accepted"
+    assert reasons(plan)["drafts per step"] == expected
+    off = resolve(replace(wish, draft=Draft.OFF, max_num_seqs=2, max_model_len=512), release_config())
+    assert off.placement is not None
+    assert (off.draft_tokens, off.placement.geometry.page_bytes) == (0, geometry.page_bytes)
+    assert "drafts per step" not in reasons(off)
+
+
+def test_a_model_of_windows_has_rings_for_drafts_too() -> None:
+    config = windows_only()
+    sizes = {}
+    for draft in (Draft.OFF, Draft.ON):
+        plan = resolve(RunWish(draft=draft, max_num_seqs=2, max_model_len=32), config)
+        sizes[draft] = next(choice.reason for choice in plan.choices if choice.name == "slots")
+    row = config.attention.head_dim * 2
+    assert sizes[Draft.OFF].startswith(f"{config.num_layers * 8 * row:,} bytes")
+    assert sizes[Draft.ON].startswith(f"{(config.num_layers + 3) * 13 * row:,} bytes")

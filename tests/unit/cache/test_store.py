@@ -158,3 +158,14 @@ def test_a_store_without_drafting_takes_nothing_back() -> None:
     store.rewind(0, 9)
     with pytest.raises(ProtocolError, match=r"position kept: got 8, expected from 9 to 9"):
         store.rewind(0, 8)
+
+
+def test_a_slot_that_begins_behind_a_restored_state_takes_back_nothing_of_it() -> None:
+    store = ContiguousStore(shape(), FP32)
+    store.reset(1, 12)
+    store.view([Span(slot=1, start=12, length=3, offset=0)])
+    store.rewind(1, 13)
+    with pytest.raises(ProtocolError, match=r"position kept: got 11, expected from 12 to 13"):
+        store.rewind(1, 11)
+    store.reset(1)
+    assert store.cursors[1] == 0

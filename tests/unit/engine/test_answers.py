@@ -59,3 +59,13 @@ def test_an_unfinished_answer_is_no_completion() -> None:
     take(tested, 7)
     with pytest.raises(AssertionError):
         tested.completion("", None)
+
+
+def test_a_completion_says_what_came_of_its_drafts_and_why_there_were_none() -> None:
+    tested = answer()
+    tested.request.num_draft_tokens, tested.request.num_accepted_tokens = 9, 4
+    tested.request.undrafted_because = "images in the request"
+    take(tested, 8, FinishReason.STOP)
+    found = tested.completion("", None)
+    assert (found.num_draft_tokens, found.num_accepted_tokens) == (9, 4)
+    assert found.undrafted_because == "images in the request"

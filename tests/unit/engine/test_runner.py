@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -211,3 +212,14 @@ def test_files_that_changed_are_noticed_before_a_draft(
     monkeypatch.setattr(runner, "_guard", changed)
     with pytest.raises(CheckpointError, match="changed while in use"):
         runner.draft({0: 5})
+
+
+def test_every_row_from_the_anchor_on_has_logits(model: LoadedModel, ids: tuple[int, ...]) -> None:
+    runner = model.runner(2, LENGTH, drafts=True)
+    whole = run(runner, replace(span(ids, 0, 9), num_drafts=8))
+    assert whole.shape[0] == 9
+    run(runner, span(ids, 0, 4, slot=1))
+    verified = run(runner, replace(span(ids, 4, 9, slot=1), num_drafts=2))
+    assert torch.equal(verified, whole[6:])
+    runner.keep(1, 7)
+    assert torch.equal(run(runner, span(ids, 7, 9, slot=1)), whole[8:])

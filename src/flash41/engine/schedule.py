@@ -23,6 +23,8 @@ TRIAL_STEPS = 8
 """Steps with drafts before anything is concluded from them."""
 PAUSED_STEPS = 64
 """Steps without drafts after a lost trial."""
+REFRESHED_STEPS = 32
+"""Steps with drafts before one without: the line forgets, and must keep knowing what those cost."""
 STAY = 1.0
 """Speed over that without drafts below which drafting ends."""
 RETURN = 1.05
@@ -98,8 +100,9 @@ class DraftSchedule:
         self._began = self._drafted = 0.0
         self._phase, self._steps_left = _Phase.PLAIN, PLAIN_STEPS
         self._bar = STAY
-        self._num_trials = 0
+        self._num_drafted = 0
         self._tokens = self._plain = 0.0
+        self._is_warm = False
 
     @property
     def is_drafting(self) -> bool:
@@ -129,26 +132,30 @@ class DraftSchedule:
     def ran(self, num_requests: int, num_rows: int, num_tokens: int) -> None:
         """A step has run in which every request had its newest token and perhaps drafts, and nothing else."""
         now = self._clock()
-        self.line.add(num_rows, now - self._drafted)
+        if self._is_warm:  # the first step reads files and decodes weights
+            self.line.add(num_rows, now - self._drafted)
+        self._is_warm = True
         if self._phase is _Phase.PLAIN:
             self._steps_left -= 1
             if not self._steps_left:
-                self._phase, self._num_trials = _Phase.DRAFTING, 0
-                self._tokens = self._plain = 0.0
+                self._phase = _Phase.DRAFTING
             return
         # Tokens of the step, and those that the same requests would have had without drafts in the same time.
         without = self.line.seconds(num_requests)
         self._tokens = self._tokens * FADING + num_tokens
         self._plain = self._plain * FADING + (num_requests / without if without else 0.0) * (now - self._began)
-        self._num_trials += 1
-        if self._num_trials >= TRIAL_STEPS:
+        self._num_drafted += 1
+        if self._num_drafted >= TRIAL_STEPS:
             self._conclude()
 
     def _conclude(self) -> None:
         if self._tokens < self._bar * self._plain:
             self._phase, self._steps_left, self._bar = _Phase.PLAIN, PAUSED_STEPS, RETURN
-        else:
-            self._bar = STAY
+            self._num_drafted, self._tokens, self._plain = 0, 0.0, 0.0  # the next trial begins with nothing
+            return
+        self._bar = STAY
+        if self._num_drafted % REFRESHED_STEPS == 0:
+            self._phase, self._steps_left = _Phase.PLAIN, 1
 
     def _speed(self, tokens: float, rows: int) -> float:
         seconds = self.line.seconds(rows)

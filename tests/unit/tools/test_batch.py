@@ -11,6 +11,7 @@ from flash41.engine.request import SamplingParams
 from flash41.errors import ProtocolError
 from flash41.tools.batch import Batch, BatchWish, Totals
 from flash41.tools.batch_output import partial_of
+from flash41.tools.batch_replies import text_reply
 from flash41.tools.batch_requests import chat_job, text_job
 from helpers.scripted import SAMPLER, scripted
 
@@ -307,3 +308,17 @@ def test_a_step_that_fails_keeps_what_was_answered(llm: LLM, wish: BatchWish, mo
         Batch(wish).run(llm)
     assert len(partial_of(wish.target).read_text().splitlines()) == 1
     assert llm.engine.num_unfinished == 0
+
+
+def test_usage_says_what_came_of_drafts_and_why_there_were_none(llm: LLM) -> None:
+    found = []
+    for reason, drafted in ((None, 7), ("images in the request", 0)):
+        job = text_job(llm, {"prompt": [5, 6, 7], **SHORT})
+        job.request.num_draft_tokens, job.request.num_accepted_tokens = drafted, drafted // 3
+        job.request.undrafted_because = reason
+        (answer,) = llm.as_finished([job.request])
+        found.append(text_reply(job, answer, llm.tokenizer, "digest", {})["usage"]["completion_tokens_details"])
+    assert found == [
+        {"reasoning_tokens": 0, "accepted_prediction_tokens": 2, "rejected_prediction_tokens": 5},
+        {"reasoning_tokens": 0, "undrafted_because": "images in the request"},
+    ]

@@ -105,7 +105,8 @@ class SamplingParams:
         ]
 
     def _token_faults(self) -> list[str | None]:
-        stop, bias = self.stop_token_ids, self.logit_bias
+        stop: object = self.stop_token_ids
+        bias: object = self.logit_bias
         faults: list[str | None] = []
         if isinstance(stop, (list, tuple)):
             faults += [_integer("stop_token_ids", token_id, 0) for token_id in stop]

@@ -20,7 +20,7 @@ from helpers.command_line import environment
 from helpers.config_documents import DATA, patched, release_config, tiny_config, tiny_text
 
 PAIRS = [(profile, pool) for profile in Profile for pool in profile.allowed_pools]
-PAGE, STATE = 739_840, 5_276_672
+PAGE, STATE, IMAGE = 739_840, 5_276_672, 5_242_880
 """Bytes of the release with BF16 main and FP8 index rows."""
 
 
@@ -59,6 +59,7 @@ def test_without_a_budget_every_request_fits_at_full_length() -> None:
         "slots 3: 5,276,672 bytes of STATE each",
         "pages 12: 256 tokens and 739,840 bytes each; enough for every request at full length",
         "pool bytes 24,708,096: pages and STATE in one allocation",
+        "images 14: 5,242,880 bytes of STATE each; 2 per slot and 8 more",
         "longest request 1,000: as asked",
     ]
 
@@ -77,10 +78,15 @@ def test_a_budget_that_holds_everything_changes_nothing() -> None:
     wish = {"max_num_seqs": 2, "max_model_len": 500}
     free = resolve(atom(**wish), release_config())
     assert free.placement is not None
-    exact = free.placement.total_bytes
+    exact = free.total_bytes
+    assert exact == free.placement.total_bytes + 12 * IMAGE
     assert resolve(atom(**wish, memory_bytes=exact), release_config()) == free
     assert resolve(atom(**wish, memory_bytes=2**50), release_config()) == free
-    assert resolve(atom(**wish, memory_bytes=exact - 1), release_config()).num_pages == free.num_pages - 1
+    less = resolve(atom(**wish, memory_bytes=exact - 1), release_config())
+    assert (less.num_images, less.num_pages) == (11, free.num_pages)
+    alone = free.placement.total_bytes - 1
+    scarce = resolve(atom(**wish, memory_bytes=alone, prefix_cache=False), release_config())
+    assert scarce.num_pages == free.num_pages - 1
 
 
 def test_the_length_nobody_asked_for_is_the_default_or_where_model_or_pool_end() -> None:
@@ -198,7 +204,8 @@ def test_a_plan_keeps_its_budget_and_holds_its_longest_request(
         return
     assert plan.placement is not None
     assert plan.placement.num_pages == plan.num_pages
-    assert plan.placement.total_bytes <= (budget or plan.placement.total_bytes)
+    assert plan.total_bytes <= (budget or plan.total_bytes)
+    assert plan.prefix_cache == (plan.num_images > 0)
     assert length is None or plan.max_model_len == length
     assert 0 < plan.max_model_len <= plan.num_pages * plan.block_size
     assert plan.num_pages <= slots * -(-(length or DEFAULT_MODEL_LEN) // plan.block_size)
@@ -220,8 +227,28 @@ def test_a_model_without_owners_needs_no_pages_and_says_what_its_windows_cost() 
         resolve(RunWish(max_num_seqs=3, memory_bytes=3 * per_slot - 1), config)
 
 
+def test_replay_modes_are_labelled_and_change_nothing_else() -> None:
+    config = release_config()
+    exact = resolve(atom(max_num_seqs=2), config)
+    assert not exact.decoder_replay
+    assert not exact.prefix_replay
+    assert "APPROXIMATE" not in "".join(map(str, exact.choices))
+    decoder = resolve(atom(max_num_seqs=2, decoder_replay=True), config)
+    assert decoder.choices == (*exact.choices, decoder.choices[-1])
+    assert str(decoder.choices[-1]) == (
+        "decoder replay 128: APPROXIMATE: layers from 21 on read no more than these last tokens of a prompt"
+    )
+    prefix = resolve(atom(max_num_seqs=2, prefix_replay=True), config)
+    assert str(prefix.choices[-1]).startswith("prefix replay 128: APPROXIMATE: ")
+    assert (prefix.num_images, prefix.prefix_cache, prefix.prefix_replay) == (0, True, True)
+    assert reasons(prefix)["images"].endswith("by approximation")
+    windows = resolve(RunWish(prefix_replay=True), windows_only())
+    assert (windows.prefix_cache, windows.prefix_replay) == (False, False)
+
+
 GROWTH = """
 import json, os, pathlib, sys
+from flash41.cache.image_store import ImageStore
 from flash41.cache.paged import PagedStore
 from flash41.cache.store import store_shape
 from flash41.config.huggingface import config_from_dict
@@ -235,17 +262,21 @@ def resident():
 config = config_from_dict(json.loads(pathlib.Path(sys.argv[1]).read_text()))
 plan = resolve(RunWish(profile=Profile.ATOM, max_num_seqs=8, max_model_len=16384, memory_bytes=300 << 20), config)
 # What torch allocates once and for all is no part of a pool.
-PagedStore(store_shape(config, 1, 256), resolve(RunWish(max_num_seqs=1, max_model_len=256), config).placement)
+small = resolve(RunWish(max_num_seqs=1, max_model_len=256), config)
+ImageStore(PagedStore(store_shape(config, 1, 256), small.placement), 1)
 before = resident()
 store = PagedStore(store_shape(config, plan.max_num_seqs, plan.max_model_len), plan.placement)
 store.pool.memory.fill_(1)
-print(plan.placement.total_bytes, resident() - before)
+images = ImageStore(store, plan.num_images)
+images.memory.fill_(1)
+print(plan.num_images, plan.total_bytes, resident() - before)
 """
 
 
-def test_a_touched_pool_takes_the_memory_that_was_planned() -> None:
+def test_touched_pool_and_images_take_the_memory_that_was_planned() -> None:
     command = [sys.executable, "-c", GROWTH, str(DATA / "release.json")]
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(), timeout=120)
-    planned, grown = map(int, found.stdout.split())
+    num_images, planned, grown = map(int, found.stdout.split())
+    assert num_images > 2
     assert 256 << 20 <= planned <= 300 << 20
     assert abs(grown - planned) <= 0.02 * planned

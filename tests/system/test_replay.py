@@ -2,6 +2,8 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +18,15 @@ from flash41.engine.load import LoadedModel
 from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.replay import Replay
 from flash41.engine.request import Request, SamplingParams
+from flash41.engram.vocabulary import token_map
 from helpers.answers import POISON, Alone, Tokens, asking, page_size, paged_plan, prompt, run, step
 from helpers.golden_judge import CHECKPOINT
 from helpers.models import Models
+from oracles.text_model import Model
 
 LONGEST = 64
+SHARP = 2e-6
+"""Relative error of a row in profile `fp32`."""
 PARAMS = SamplingParams(max_tokens=3, ignore_eos=True, logprobs=3)
 
 
@@ -53,6 +59,60 @@ def one_by_one(tested: Engine, *asked: Request) -> list[Tokens]:
     return [run(tested, [one])[one.request_id] for one in asked]
 
 
+# Against the oracle, which shares no code and knows nothing of chunks, slots and pages.
+
+
+def oracle(model: LoadedModel) -> Model:
+    classes: list[int] = token_map(CHECKPOINT / "tokenizer.json", model.config.vocab_size).tolist()
+    return Model(model.directory, classes)
+
+
+def distance(got: torch.Tensor, expected: Any) -> float:
+    return float(np.linalg.norm(got.numpy() - expected) / np.linalg.norm(expected))
+
+
+def test_decoder_replay_is_what_the_oracle_computes_with_cut_windows(models: Models, checkpoint: Path) -> None:
+    model = models(checkpoint, Profile.FP32)
+    length = 2 * window(model) + 3
+    ids, tail = prompt(30, length + 2), length - window(model)
+    judge = oracle(model)
+    exact = judge.logits(ids)
+    last = max(model.config.attention.kv_source_layer_ids)
+    judge.window_starts = dict.fromkeys(range(last + 1, model.config.num_layers), tail)
+    expected = judge.logits(ids)
+    runner, look_back = model.runner(1, LONGEST), model.config.engram.max_ngram - 1
+    for start, end in ((0, 5), (5, length), (length, length + 1), (length + 1, length + 2)):
+        span = PlannedSpan(
+            request_id=0,
+            slot=0,
+            start=start,
+            ids=ids[start:end],
+            history=ids[max(0, start - look_back) : start],
+            samples=end >= length,
+            tail_start=tail,
+        )
+        logits = runner.run(runner.stage(StepPlan(spans=(span,)))).logits
+        if end >= length:
+            assert distance(logits[-1], expected[end - 1]) < SHARP
+            assert distance(logits[-1], exact[end - 1]) > 100 * SHARP
+
+
+def test_prefix_replay_is_what_the_oracle_computes_behind_given_rows(models: Models, checkpoint: Path) -> None:
+    model = models(checkpoint, Profile.FP32)
+    page = page_size(model)
+    hit = (window(model) // page + 1) * page
+    ids = prompt(31, hit + 3)
+    judge = oracle(model)
+    exact = judge.logits(ids)
+    ratios = model.config.attention.compress_ratios
+    judge.given = {owner: tuple(part[: hit // ratios[owner]] for part in rows) for owner, rows in judge.owned.items()}
+    judge.window_starts = dict.fromkeys(range(model.config.num_layers), hit - window(model))
+    expected = judge.logits(ids)[-1]
+    got = by_hand(model, ids, hit)
+    assert distance(got, expected) < SHARP
+    assert distance(got, exact[-1]) > 100 * SHARP
+
+
 # Decoder replay.
 
 
@@ -80,8 +140,8 @@ def test_a_prompt_no_longer_than_a_window_is_exact(model: LoadedModel, alone: Al
         assert one_by_one(engine(model, decoder=True), one) == [alone(model, one)]
 
 
-def test_a_longer_prompt_is_not_and_its_bits_are_those_of_any_chunks(models: Models, checkpoint: object) -> None:
-    model = models(checkpoint, Profile.VENDOR)  # type: ignore[arg-type]
+def test_a_longer_prompt_is_not_and_its_bits_are_those_of_any_chunks(models: Models, checkpoint: Path) -> None:
+    model = models(checkpoint, Profile.VENDOR)
     ids = prompt(2, 3 * window(model) + 1)
     expected = tail_by_hand(model, ids, len(ids))
     exact = model.runner(1, LONGEST)
@@ -180,7 +240,7 @@ def by_hand(model: LoadedModel, ids: tuple[int, ...], hit: int) -> torch.Tensor:
     start = hit - window(model)
     for ring in runner.store.windows:
         wide = runner.store.shape.ring
-        ring.write(torch.arange(wide), torch.full((wide, runner.store.shape.channels), torch.nan).bfloat16())
+        ring.write(torch.arange(wide), torch.full((wide, runner.store.shape.channels), torch.nan, dtype=model.dtype))
     rest = PlannedSpan(
         request_id=0,
         slot=0,

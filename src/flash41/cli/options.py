@@ -48,7 +48,7 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="BYTES",
-        help="Memory of the cache: 64M, 2G, or plain bytes. [default: all requests at full length]",
+        help="Memory of pages, states and images: 64M, 2G, or bytes. [default: all requests at full length]",
     ),
 ]
 PrefixCache = Annotated[

@@ -55,6 +55,10 @@ class Tokenizer:
         """Number of ids, control tokens included."""
         return self._full.get_vocab_size(with_added_tokens=True)
 
+    def document(self) -> str:
+        """The whole `tokenizer.json`, for another library to read."""
+        return str(self._full.to_str())
+
     def encode(self, text: str) -> list[int]:
         """Ids of plain text: the spelling of a control token is ordinary text here."""
         return self._encode(self._base, text)

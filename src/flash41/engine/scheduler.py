@@ -102,6 +102,21 @@ class Scheduler:
         """Requests that still owe tokens."""
         return len(self._waiting) + len(self._running)
 
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a slot."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a slot or for pages."""
+        return len(self._waiting)
+
+    @property
+    def num_used_pages(self) -> int:
+        """Pages that requests hold."""
+        return self._pages.num_pages - self._pages.num_free
+
     def add(self, request: Request) -> None:
         """Queues a request; raises RequestError at once if it can never run."""
         self.check(request)

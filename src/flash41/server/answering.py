@@ -23,7 +23,7 @@ from flash41.server.api_errors import ApiError, failed
 from flash41.server.bodies import JsonBody, checked, read_body
 from flash41.server.completions import TextReplies, count_choices, read_call
 from flash41.server.context import Context
-from flash41.server.replies import Replies, Tally, without_empty_usage
+from flash41.server.replies import Replies, Tally
 from flash41.server.schemas import ChatBody, CompletionBody, SamplingBody
 from flash41.server.streaming import DONE, EventStream, encoded, while_connected
 
@@ -66,7 +66,6 @@ class Manner:
     protocol: protocols.Protocol
     """Whose errors a stream ends with; raw texts have those of Chat Completions."""
     stream: bool
-    shows_empty_usage: bool
     shows_seed: bool
     """Whether the body of a reply has a field for the seed."""
     seed: int
@@ -88,7 +87,6 @@ async def answer(
         manner = Manner(
             protocol=protocol,
             stream=call.stream,
-            shows_empty_usage=call.includes_usage or protocol is not protocols.Protocol.CHAT,
             shows_seed=protocol is protocols.Protocol.CHAT,
             seed=call.seed,
             num_prompt_tokens=len(call.prompt.ids),
@@ -107,7 +105,6 @@ async def answer_texts(context: Context, request: Request) -> Response:
         manner = Manner(
             protocol=protocols.Protocol.CHAT,
             stream=call.stream,
-            shows_empty_usage=True,
             shows_seed=True,
             seed=call.jobs[0].seed,
             num_prompt_tokens=call.num_prompt_tokens,
@@ -178,7 +175,7 @@ async def _stream(context: Context, source: Source, manner: Manner, request_id: 
                 if count == 0 and events:
                     context.metrics.first_token.observe(time.monotonic() - started)
                 count += len(events)
-                yield encoded(events if manner.shows_empty_usage else without_empty_usage(events))
+                yield encoded(events)
     except TimeoutError:
         fault = _timed_out(context)
     except Flash41Error as error:

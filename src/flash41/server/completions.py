@@ -5,13 +5,12 @@ and several choices are answered together; choice k of prompt p has index p * n 
 """
 
 import contextlib
-import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flash41.chat.protocols import WireEvent
+from flash41.chat.protocols import WireEvent, compact
 from flash41.chat.stops import TextWatcher
 from flash41.chat.tokenizer import Tokenizer
 from flash41.engine.request import SamplingParams
@@ -155,8 +154,7 @@ class TextReplies:
                     chunk["usage"] = self._usage()
                 elif self._call.includes_usage:
                     chunk["usage"] = None
-                data = json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))
-                yield [WireEvent(name=None, data=data)]
+                yield [WireEvent(name=None, data=compact(chunk))]
 
     def _submit(self) -> None:
         for job in self._call.jobs:

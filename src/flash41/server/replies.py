@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from flash41.chat.parsing import EngineFinish
-from flash41.chat.protocols import WireEvent, WireReply
+from flash41.chat.protocols import WireEvent, WireReply, compact
 from flash41.engine.request import FinishReason
 from flash41.server.conversations import Call
 from flash41.server.service import GeneratedToken, Generation, Service
-
-NO_USAGE = ',"usage":null}'
-
 
 T = TypeVar("T")
 
@@ -68,7 +65,7 @@ class Replies:
         for generation, reply in zip(self._generations, replies, strict=True):
             async for _ in self._pieces(generation, reply):
                 pass  # the others' tokens wait in their generations meanwhile
-        return merged([json.loads(reply.body()) for reply in replies])
+        return merged([reply.body() for reply in replies])
 
     async def events(self) -> AsyncGenerator[list[WireEvent]]:
         """Events as they become certain."""
@@ -97,7 +94,9 @@ class Replies:
                     events += reply.begin(num_prompt, item.num_cached_tokens)
                     has_begun = True
                 token = item.token
-                if token.token_id != eos:
+                if token.token_id == eos:
+                    reply.count()
+                else:
                     events += reply.push(token.token_id, token.logprob, token.top_logprobs)
                 if item.finish_reason is not None:
                     events += reply.finish(engine_finish(item.finish_reason))
@@ -109,7 +108,7 @@ class Replies:
         sources = [self._indexed(index, reply) for index, reply in enumerate(replies)]
         async with contextlib.aclosing(interleaved(sources)) as found:
             async for index, events in found:
-                yield [_numbered(event, index, usages, len(replies)) for event in events]
+                yield [_numbered(event, index, usages, len(replies), self._call.includes_usage) for event in events]
 
     async def _indexed(self, index: int, reply: WireReply) -> AsyncGenerator[tuple[int, list[WireEvent]]]:
         async for events in self._pieces(self._generations[index], reply):
@@ -148,14 +147,19 @@ async def interleaved(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[T]
             task.cancel()
 
 
-def _numbered(event: WireEvent, index: int, usages: list[dict[str, Any]], count: int) -> WireEvent:
+def _numbered(event: WireEvent, index: int, usages: list[dict[str, Any]], count: int, shows_empty: bool) -> WireEvent:
     """A chunk of one of several choices."""
     chunk = json.loads(event.data)
     chunk["choices"][0]["index"] = index
-    if chunk["usage"] is not None:
+    if chunk.get("usage") is not None:
         usages.append(chunk["usage"])
-        chunk["usage"] = summed(usages) if len(usages) == count else None
-    return WireEvent(name=event.name, data=json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
+        if len(usages) == count:
+            chunk["usage"] = summed(usages)
+        elif shows_empty:
+            chunk["usage"] = None
+        else:
+            del chunk["usage"]
+    return WireEvent(name=event.name, data=compact(chunk))
 
 
 def merged(bodies: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -176,13 +180,3 @@ def summed(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
         reasoning = sum(usage["completion_tokens_details"]["reasoning_tokens"] for usage in usages)
         total["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return total
-
-
-def without_empty_usage(events: Sequence[WireEvent]) -> list[WireEvent]:
-    """Chat chunks without the usage field where it says nothing."""
-    return [
-        WireEvent(name=event.name, data=event.data.removesuffix(NO_USAGE) + "}")
-        if event.data.endswith(NO_USAGE)
-        else event
-        for event in events
-    ]

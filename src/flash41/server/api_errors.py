@@ -22,7 +22,12 @@ LONGEST_MESSAGE = 600
 RESTART_SECONDS = 30
 """When a server that stops may be back."""
 
-_QUOTED = re.compile(r'(?:string )?"(?:[^"\\]|\\.)*"')
+_GIVEN = (
+    (re.compile(r'(?:string )?"(?:[^"\\]|\\.)*"', re.DOTALL), "a text"),
+    (re.compile(r"unknown (variant|field) `.*`, expected", re.DOTALL), r"unknown \1, expected"),
+    (re.compile(r"got ['\"\[{(].*, expected", re.DOTALL), "got something else, expected"),
+)
+"""How complaints show what was given, and what is told instead."""
 _KINDS = {
     400: ("invalid_request_error", "invalid_request_error"),
     401: ("authentication_error", "authentication_error"),
@@ -89,7 +94,9 @@ def failed(error: Flash41Error) -> ApiError:
 
 def without_quotes(message: str) -> str:
     """A message without the texts it quotes, which may be a client's."""
-    return _QUOTED.sub("a text", message)
+    for form, told in _GIVEN:
+        message = form.sub(told, message)
+    return message
 
 
 def _from_codec(error: recipe.ConversionError) -> ApiError:

@@ -3,134 +3,18 @@
 Pools begin full of NaN, so that a row read before it was written would show.
 """
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flash41.cache.geometry import pool_geometry
-from flash41.cache.geometry_rules import smallest_block_size
-from flash41.cache.paged import PagedStore
-from flash41.cache.placement import placement
-from flash41.config.run import PoolDtype, PoolFormat, Profile, RunWish
-from flash41.engine.engine import Engine
-from flash41.engine.load import LoadedModel
-from flash41.engine.request import FinishReason, Request, SamplingParams
-from flash41.engine.scheduler import SampledToken, SchedulerLimits
-from flash41.planning.resolve import resolve
+from flash41.config.run import PoolDtype, PoolFormat, Profile
+from flash41.engine.request import FinishReason, SamplingParams
+from helpers.answers import LENGTHS, Alone, Tokens, assert_as_at_start, page_size, paged_engine, request, run, step
 from helpers.golden_judge import CHECKPOINT
 from helpers.models import Models
-
-LONGEST, NUM_TOKENS, EOS = 12, 7, 1
-LENGTHS = (3, 5, 2, 1, 4)
-POISON = 0xFF
-"""As BF16, FP32, E4M3 or E8M0: NaN."""
-PARAMS = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=3)
-
-Tokens = list[SampledToken]
-
-
-def prompt(number: int, length: int) -> tuple[int, ...]:
-    return (0, *np.random.default_rng(number).integers(3, 504, length - 1).tolist())
-
-
-def request(number: int, length: int | None = None, params: SamplingParams = PARAMS) -> Request:
-    ids = prompt(number, length or LENGTHS[number])
-    return Request(request_id=number, prompt_ids=ids, params=params, seed=1000 + number, eos_token_id=EOS)
-
-
-def page_size(model: LoadedModel, factor: int = 1) -> int:
-    attention = model.config.attention
-    ratios = [attention.compress_ratios[owner] for owner in attention.kv_source_layer_ids]
-    return factor * smallest_block_size(model.config.indexer.candidate_block_size, ratios)
-
-
-def paged_engine(
-    model: LoadedModel, *, spare: int = 0, slots: int = 4, rows: int = 32, factor: int = 1, longest: int = LONGEST
-) -> Engine:
-    """An engine whose pool holds one request of full length and `spare` pages more."""
-    block_size = page_size(model, factor)
-    geometry = pool_geometry(model.config, model.pool, block_size=block_size)
-    num_pages = geometry.pages_for(longest) + spare
-    plan = resolve(
-        RunWish(
-            profile=model.profile,
-            kv_cache_dtype=model.pool.main,
-            index_cache_dtype=model.pool.index,
-            block_size=block_size,
-            max_model_len=longest,
-            max_num_seqs=slots,
-            max_num_batched_tokens=rows,
-            memory_bytes=placement(geometry, num_pages, slots).total_bytes,
-        ),
-        model.config,
-    )
-    assert plan.num_pages == min(num_pages, slots * geometry.pages_for(longest))
-    runner = model.planned_runner(plan)
-    assert isinstance(runner.store, PagedStore)
-    runner.store.pool.memory.fill_(POISON)
-    return Engine(runner, limits(model, slots, rows, longest, block_size=block_size, num_pages=plan.num_pages))
-
-
-def limits(model: LoadedModel, slots: int, rows: int, longest: int, **pages: int) -> SchedulerLimits:
-    return SchedulerLimits(
-        max_num_seqs=slots,
-        max_num_batched_tokens=rows,
-        max_model_len=longest,
-        look_back=model.config.engram.max_ngram - 1,
-        **pages,
-    )
-
-
-def step(tested: Engine, seen: dict[int, Tokens]) -> None:
-    for event in tested.step():
-        if event.token is not None:
-            seen.setdefault(event.request_id, []).append(event.token)
-    tested.scheduler.check_integrity()
-
-
-def run(tested: Engine, asked: Sequence[Request]) -> dict[int, Tokens]:
-    """Tokens of every request with their logarithmic probabilities, which show more bits than the tokens."""
-    seen: dict[int, Tokens] = {}
-    for one in asked:
-        tested.add(one)
-    while tested.num_unfinished:
-        step(tested, seen)
-    return seen
-
-
-def assert_as_at_start(tested: Engine) -> None:
-    scheduler = tested.scheduler
-    scheduler.check_integrity()
-    assert scheduler._pages.num_free == scheduler._pages.num_pages
-    assert sorted(scheduler._free_slots) == list(range(scheduler.limits.max_num_seqs))
-    assert (scheduler._running, list(scheduler._waiting)) == ([], [])
-
-
-class Alone:
-    """What each request is answered in an engine of its own with contiguous caches, computed once."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], Tokens] = {}
-
-    def __call__(self, model: LoadedModel, asked: Request) -> Tokens:
-        # The formats of pools are storage, except that of index keys in profile atom.
-        index = model.pool.index if model.profile is Profile.ATOM else None
-        key = (model.directory, model.profile, index, asked.prompt_ids, asked.seed, asked.params.max_tokens)
-        if key not in self._kept:
-            engine = Engine(model.runner(1, LONGEST), limits(model, 1, 64, LONGEST))
-            copy = Request(
-                request_id=0, prompt_ids=asked.prompt_ids, params=asked.params, seed=asked.seed, eos_token_id=EOS
-            )
-            self._kept[key] = run(engine, [copy])[0]
-        return self._kept[key]
-
-    def all(self, model: LoadedModel, asked: Sequence[Request]) -> Mapping[int, Tokens]:
-        return {one.request_id: self(model, one) for one in asked}
 
 
 @pytest.fixture(scope="module")

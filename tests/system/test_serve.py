@@ -65,7 +65,8 @@ def test_openai_gets_the_text_of_the_library(chat: openai.OpenAI, llm: LLM) -> N
 
 
 def test_openai_streams_the_same_text(chat: openai.OpenAI) -> None:
-    asked = {"model": NAME, "messages": HELLO, "max_tokens": 12, "seed": 5, "extra_body": {"thinking": {"type": "disabled"}}}  # fmt: skip
+    chat_mode = {"thinking": {"type": "disabled"}}
+    asked = {"model": NAME, "messages": HELLO, "max_tokens": 12, "seed": 5, "extra_body": chat_mode}
     whole = chat.chat.completions.create(**asked).choices[0].message.content  # type: ignore[call-overload]
     chunks = list(chat.chat.completions.create(**asked, stream=True))  # type: ignore[call-overload]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole

@@ -83,6 +83,11 @@ class ImageArena:
         return len(self._free) + sum(_is_idle(image) for image in self._filed.values())
 
     @property
+    def num_ready(self) -> int:
+        """Images that may be restored."""
+        return sum(image.state is ImageState.READY for image in self._filed.values())
+
+    @property
     def page_hashes(self) -> set[int]:
         """Keys under which images are filed."""
         return set(self._filed)

@@ -51,6 +51,8 @@ class PrefixCounters:
 
     lookups: int = 0
     """Requests that began."""
+    hits: int = 0
+    """Of these, that resumed."""
     wanted_tokens: int = 0
     """Tokens of their prompts."""
     pre_gate_tokens: int = 0
@@ -75,6 +77,7 @@ class PrefixCounters:
     def count(self, match: PrefixMatch) -> None:
         """Adds one look-up."""
         self.lookups += 1
+        self.hits += match.num_tokens > 0
         self.wanted_tokens += match.wanted_tokens
         self.pre_gate_tokens += match.pre_gate_tokens
         self.counterfactual_tokens += match.counterfactual_tokens

@@ -137,6 +137,16 @@ class PageTable:
         self._page_ids = list(page_ids)
         self.num_tokens = len(page_ids) * self.block_size
 
+    def exchange(self, index: int, page_id: int) -> None:
+        """Puts a page that holds the same tokens in the place of one of this table's full pages, which is given back.
+
+        Whoever computed what was there already keeps one copy of it then, and pins no other.
+        """
+        assert 0 <= index < self.num_full_pages, f"page {index} of {self.num_full_pages} full ones is exchanged"
+        self._pool.share((page_id,))
+        self._pool.give_back((self._page_ids[index],))
+        self._page_ids[index] = page_id
+
     def pages_needed(self, count: int) -> int:
         """Free pages that `append(count)` takes, a copy of a shared last page included."""
         grown = -(-(self.num_tokens + count) // self.block_size) - len(self._page_ids)

@@ -115,6 +115,14 @@ class Pool:
             if owner.ratio > 1
         }
 
+    def window_bytes(self) -> Tensor:
+        """The windows of all slots as uint8 [slots, layers, ring, bytes of a row]; a view."""
+        geometry, places = self.placement.geometry, self.placement
+        row = geometry.window_row_bytes
+        size = (places.num_slots, geometry.num_layers, geometry.window_ring, row)
+        strides = (geometry.state_bytes, geometry.window_ring * row, row, 1)
+        return self.memory.as_strided(size, strides, places.field_address(0, "window"))
+
     def _window(self, layer_id: int, formats: RowFormats) -> Buffer:
         geometry, places = self.placement.geometry, self.placement
         size = (places.num_slots, geometry.window_ring, geometry.window_row_bytes)

@@ -49,11 +49,23 @@ class PrefixCache:
         self.counters = PrefixCounters()
         self._pool = pool
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._ahead: dict[int, PageKey] = {}
 
     @property
     def num_pages(self) -> int:
         """Pages that are filed."""
         return len(self._entries)
+
+    @property
+    def num_evictable(self) -> int:
+        """Pages that `make_room` could free: the cache alone holds them, and no page that hangs on them is in use."""
+        blocked, count = set[int](), 0
+        for page_hash, entry in self._entries.items():
+            if page_hash in blocked or self._pool.references(entry.page_id) > 1:
+                blocked.add(entry.key.parent)
+            else:
+                count += 1
+        return count
 
     def match(self, keys: Sequence[PageKey], num_tokens: int) -> PrefixMatch:
         """The longest reusable prefix of a prompt of `num_tokens` tokens whose full pages have these keys."""
@@ -102,11 +114,20 @@ class PrefixCache:
             self.images.unpin(lease.image)
         self.counters.count(lease.match)
 
-    def abandon(self, lease: PrefixLease) -> None:
-        """The request could not begin: unpins the image and gives the pages back, uncounted."""
+    def abandon(self, lease: PrefixLease, *, adopted: bool = False) -> None:
+        """The request could not begin: unpins the image and gives the pages back, uncounted.
+
+        With `adopted` the pages are a table's by now, which gives them back itself.
+        """
         if lease.image is not None:
             self.images.unpin(lease.image)
-        self._pool.give_back(lease.match.page_ids)
+        if not adopted:
+            self._pool.give_back(lease.match.page_ids)
+
+    def page_of(self, key: PageKey) -> int | None:
+        """The page that is filed under a key."""
+        entry = self._find(key)
+        return None if entry is None else entry.page_id
 
     def publish(self, keys: Sequence[PageKey], page_ids: Sequence[int]) -> int:
         """Files a request's full pages, all from the first on, and returns how many of its keys are cached then.
@@ -147,13 +168,34 @@ class PrefixCache:
         self.counters.images_dropped += image is None
         return image
 
+    def begin_image_ahead(self, keys: Sequence[PageKey], role: ImageRole) -> Image | None:
+        """As `begin_image` for the last of a request's keys, whose pages a step computes that has not run yet.
+
+        They must be published before `finish_image`, which drops the image where its page was not filed.
+        """
+        key = keys[-1]
+        if self.max_pages == 0 or self._find(key) is not None or key.hash in self._entries:
+            return self.begin_image(key, role)
+        if self.images.find(key.hash) is not None:
+            return None  # another request of the same step makes it
+        image = self.images.begin(key.hash, role, {earlier.hash for earlier in keys[:-1]})
+        self.counters.images_dropped += image is None
+        if image is not None:
+            self._ahead[image.slot] = key
+        return image
+
     def finish_image(self, image: Image) -> None:
         """The copy has ridden a batch; the image may be matched from now on, unless its page went meanwhile."""
+        ahead = self._ahead.pop(image.slot, None)
+        if ahead is not None and self._find(ahead) is None:
+            self.images.cancel(image)
+            return
         self.images.finish(image, list(self._ancestors(image.page_hash)))
         self.counters.images_kept += self.images.find(image.page_hash) is image
 
     def cancel_image(self, image: Image) -> None:
         """The copy will not be made."""
+        self._ahead.pop(image.slot, None)
         self.images.cancel(image)
 
     def check_integrity(self) -> None:
@@ -170,7 +212,7 @@ class PrefixCache:
         for page_hash, entry in entries.items():
             if order.get(entry.key.parent, len(order)) <= order[page_hash]:
                 faults.append(f"page {page_hash:016x}: more recently used than the page before it")
-        strays = self.images.page_hashes - entries.keys()
+        strays = self.images.page_hashes - entries.keys() - {key.hash for key in self._ahead.values()}
         if strays:
             faults.append(complaint("images", sorted(strays), "images under cached pages"))
         if faults:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flash41.checkpoint.agreement import disagreement
 from flash41.checkpoint.collector import collector_paused
-from flash41.checkpoint.directory import survey
+from flash41.checkpoint.directory import CheckpointFiles, survey
 from flash41.checkpoint.faults import Fault, FaultKind, FaultyCheckpointError, listed
 from flash41.checkpoint.reader import MappedShards
 from flash41.checkpoint.schema import TILE, schema
@@ -42,6 +42,11 @@ class Checkpoint:
         self._shards = shards
         self._bound: set[str] = set()
         self._checked: set[str] = set()
+
+    @property
+    def files(self) -> CheckpointFiles:
+        """Its files as their headers describe them."""
+        return self._shards.files
 
     @property
     def directory(self) -> Path:

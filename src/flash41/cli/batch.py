@@ -21,6 +21,8 @@ def batch(
     max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
     block_size: options.BlockSize = None,
     memory: options.Memory = None,
+    prefix_cache: options.PrefixCache = True,
+    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -51,6 +53,8 @@ def batch(
             max_num_batched_tokens=max_num_batched_tokens,
             block_size=block_size,
             memory_bytes=memory_bytes,
+            prefix_cache=prefix_cache,
+            state_image_interval=state_image_interval,
             backend=backend,
             threads=threads,
         )
@@ -60,3 +64,6 @@ def batch(
         totals = work.run(llm, lambda done, count: bar.update(task, completed=done, total=count))
     kept = f" ({totals.num_kept} of them were there already)" if totals.num_kept else ""
     typer.echo(f"{target}: {totals.num_ok} ok, {totals.num_failed} failed{kept}")
+    if llm is not None and llm.engine.stats.num_hits:
+        stats = llm.engine.stats
+        typer.echo(f"prefix cache: {stats.cached_tokens:,} of {stats.wanted_tokens:,} tokens were there already")

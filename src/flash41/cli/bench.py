@@ -37,6 +37,8 @@ def bench(
     index_cache_dtype: options.IndexCacheDtype = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
     block_size: options.BlockSize = None,
+    prefix_cache: options.PrefixCache = True,
+    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -64,6 +66,8 @@ def bench(
         max_num_seqs=together,
         max_num_batched_tokens=max_num_batched_tokens,
         block_size=block_size,
+        prefix_cache=prefix_cache,
+        state_image_interval=state_image_interval,
         backend=backend,
         threads=threads,
     )

@@ -42,6 +42,8 @@ def generate(
     max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
     block_size: options.BlockSize = None,
     memory: options.Memory = None,
+    prefix_cache: options.PrefixCache = True,
+    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -71,6 +73,8 @@ def generate(
         max_num_batched_tokens=max_num_batched_tokens,
         block_size=block_size,
         memory_bytes=memory_bytes,
+        prefix_cache=prefix_cache,
+        state_image_interval=state_image_interval,
         backend=backend,
         threads=threads,
     )

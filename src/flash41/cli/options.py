@@ -6,6 +6,11 @@ from typing import Annotated
 
 import typer
 
+from flash41.config.run import DEFAULT_IMAGE_INTERVAL
+
+STATE_IMAGE_INTERVAL = DEFAULT_IMAGE_INTERVAL
+"""Default of --state-image-interval."""
+
 Model = Annotated[
     Path | None,
     typer.Option("--model", metavar="DIR", help="Checkpoint directory. [default: the embedded small checkpoint]"),
@@ -41,6 +46,21 @@ Memory = Annotated[
         "--memory",
         metavar="BYTES",
         help="Memory of the cache: 64M, 2G, or plain bytes. [default: all requests at full length]",
+    ),
+]
+PrefixCache = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-cache/--no-prefix-cache",
+        help="Keep pages and state images, so that what a prompt shares with earlier texts is not read again.",
+    ),
+]
+StateImageInterval = Annotated[
+    int,
+    typer.Option(
+        "--state-image-interval",
+        metavar="TOKENS",
+        help="Distance of state images in a long prompt; its end and that of its answer have one anyway.",
     ),
 ]
 Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+DEFAULT_IMAGE_INTERVAL = 8192
+"""Tokens between the state images of a long prompt (spec: cache.md section 7)."""
+
 
 class PoolDtype(enum.Enum):
     """How rows of a pool are stored.  spec: cache.md section 2."""
@@ -149,9 +152,9 @@ class RunWish:
     max_num_batched_tokens: int = 16384
     """Rows of one forward."""
     memory_bytes: int | None = None
-    """Budget of both caches."""
-    state_image_interval: int = 8192
-    """Tokens between kept state images."""
+    """Budget of pool and images."""
+    state_image_interval: int = DEFAULT_IMAGE_INTERVAL
+    """Tokens between kept state images of a long prompt, snapped down to whole pages."""
     prefix_cache: bool = True
     """Whether finished pages are kept for later requests."""
     decoder_replay: bool = False

@@ -37,6 +37,8 @@ class Completion:
     logprobs: tuple[SampledToken, ...] | None
     """Per token, where the parameters ask for them."""
     timings: Timings
+    num_cached_tokens: int
+    """Tokens of the prompt that were not computed, because an earlier request had left them in the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +91,5 @@ class Answer:
             seed=request.seed,
             logprobs=None if request.params.logprobs is None else tuple(self.tokens),
             timings=Timings(first_token_seconds=self.first - self.queued, total_seconds=self.last - self.queued),
+            num_cached_tokens=request.num_cached_tokens or 0,
         )

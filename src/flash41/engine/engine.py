@@ -11,6 +11,7 @@ from flash41.engine.request import Request
 from flash41.engine.runner import Runner
 from flash41.engine.sampler import sample_step
 from flash41.engine.scheduler import SampledToken, Scheduler, SchedulerLimits, TokenEvent
+from flash41.engine.stats import EngineStats
 
 
 class Engine:
@@ -36,6 +37,11 @@ class Engine:
     def num_unfinished(self) -> int:
         """Requests that still owe tokens."""
         return self.scheduler.num_unfinished
+
+    @property
+    def stats(self) -> EngineStats:
+        """What it holds and has done."""
+        return self.scheduler.stats
 
     def step(self) -> Sequence[TokenEvent]:
         """Computes one step; returns the tokens it produced.

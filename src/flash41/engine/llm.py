@@ -26,12 +26,11 @@ from flash41.chat.watching import ChatWatcher
 from flash41.checkpoint.default import default_checkpoint
 from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
-from flash41.config.run import RunWish
+from flash41.config.run import DEFAULT_IMAGE_INTERVAL, RunWish
 from flash41.engine.answers import Answer, Completion, StreamEvent
 from flash41.engine.engine import Engine
 from flash41.engine.load import load_model
 from flash41.engine.request import FinishReason, Request, SamplingParams, StopWatcher
-from flash41.engine.scheduler import SchedulerLimits
 from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
 from flash41.planning.resolve import default_block_size, resolve
@@ -64,6 +63,8 @@ class LLM:
         max_num_batched_tokens: int = 512,
         block_size: int | None = None,
         memory_bytes: int | None = None,
+        prefix_cache: bool = True,
+        state_image_interval: int = DEFAULT_IMAGE_INTERVAL,
         backend: str = "auto",
         threads: int | None = None,
     ) -> None:
@@ -75,6 +76,8 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens,
             block_size=default_block_size(config) if block_size is None else block_size,
             memory_bytes=memory_bytes,
+            prefix_cache=prefix_cache,
+            state_image_interval=state_image_interval,
             backend=backend,
             threads=threads,
         )
@@ -90,15 +93,7 @@ class LLM:
         if threads is not None:
             torch.set_num_threads(threads)
         self.config = self._model.config
-        limits = SchedulerLimits(
-            max_num_seqs=self.plan.max_num_seqs,
-            max_num_batched_tokens=self.plan.max_num_batched_tokens,
-            max_model_len=self.plan.max_model_len,
-            look_back=config.engram.max_ngram - 1,
-            block_size=self.plan.block_size,
-            num_pages=self.plan.num_pages,
-        )
-        self.engine = Engine(self._model.planned_runner(self.plan), limits)
+        self.engine = Engine(self._model.planned_runner(self.plan), self._model.limits(self.plan))
         self._next_id = 0
         self._answers: dict[int, Answer] = {}
         self._codec: ChatCodec | None = None
@@ -237,8 +232,12 @@ class LLM:
         params: SamplingParams,
         seed: int | None = None,
         watcher: StopWatcher | None = None,
+        cache_salt: bytes = b"",
     ) -> Request:
-        """A request that can run; nothing is queued.  Raises RequestError if it never could."""
+        """A request that can run; nothing is queued.  Raises RequestError if it never could.
+
+        Only requests with equal salts find each other's tokens in the prefix cache.
+        """
         self._check_ids(ids, params)
         chosen = params.seed if seed is None else seed
         request = Request(
@@ -248,6 +247,7 @@ class LLM:
             seed=secrets.randbits(63) if chosen is None else chosen,
             eos_token_id=self.config.tokens.eos,
             stop_watcher=watcher,
+            cache_salt=cache_salt,
         )
         self.engine.check(request)
         self._next_id += 1

@@ -10,14 +10,19 @@ from pathlib import Path
 import torch
 
 from flash41.cache.contiguous import ContiguousStore
+from flash41.cache.image_store import ImageStore
+from flash41.cache.layout import layout_id
 from flash41.cache.paged import PagedStore
 from flash41.cache.rows import row_formats
 from flash41.cache.store import Store, store_shape
+from flash41.checkpoint.identity import model_hash
 from flash41.checkpoint.loader import Checkpoint, open_checkpoint
 from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
 from flash41.config.run import PoolFormat, Profile
+from flash41.engine.reuse import ReuseLimits
 from flash41.engine.runner import Runner
+from flash41.engine.scheduler import SchedulerLimits
 from flash41.engram.hashing import EngramHash, engram_hashes
 from flash41.engram.tables import EngramTable
 from flash41.engram.vocabulary import TokenMap
@@ -55,11 +60,30 @@ class LoadedModel:
         """A runner with the pool of a plan."""
         if plan.placement is None:
             return self.runner(plan.max_num_seqs, plan.max_model_len)
-        return self._runner(PagedStore(store_shape(self.config, plan.max_num_seqs, plan.max_model_len), plan.placement))
+        store = PagedStore(store_shape(self.config, plan.max_num_seqs, plan.max_model_len), plan.placement)
+        return self._runner(store, ImageStore(store, plan.num_images) if plan.num_images else None)
 
-    def _runner(self, store: Store) -> Runner:
+    def limits(self, plan: RunPlan) -> SchedulerLimits:
+        """What a scheduler of a plan may do."""
+        reuse = None
+        if plan.prefix_cache and plan.placement is not None:
+            name = layout_id(
+                plan.placement.geometry, model_hash=model_hash(self.checkpoint.files), profile=self.profile
+            )
+            reuse = ReuseLimits(layout_id=name, num_images=plan.num_images, image_interval=plan.image_interval)
+        return SchedulerLimits(
+            max_num_seqs=plan.max_num_seqs,
+            max_num_batched_tokens=plan.max_num_batched_tokens,
+            max_model_len=plan.max_model_len,
+            look_back=self.config.engram.max_ngram - 1,
+            block_size=plan.block_size,
+            num_pages=plan.num_pages,
+            reuse=reuse,
+        )
+
+    def _runner(self, store: Store, images: ImageStore | None = None) -> Runner:
         guard = self.checkpoint.check_unchanged
-        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard)
+        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard, images)
 
 
 def load_model(

@@ -22,12 +22,35 @@ class PlannedSpan:
     pages: tuple[int, ...] = ()
     """Pages of the request, in order of the positions they hold, those of this span included."""
 
+    @property
+    def end(self) -> int:
+        """Position behind the last row."""
+        return self.start + len(self.ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageMove:
+    """A copy between a slot and an image of its state."""
+
+    request_id: int
+    """Whose state."""
+    slot: int
+    """Where it lives."""
+    image: int
+    """Slot of the arena of images."""
+    position: int
+    """Positions the state holds; a page boundary."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """All spans of a step, in the order of their rows."""
 
     spans: tuple[PlannedSpan, ...]
+    restores: tuple[ImageMove, ...] = ()
+    """Images that slots take before the forward."""
+    saves: tuple[ImageMove, ...] = ()
+    """States that images take behind the forward."""
 
     @property
     def num_rows(self) -> int:

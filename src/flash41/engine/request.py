@@ -12,6 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from flash41.cache.page_keys import PageKey
 from flash41.errors import RequestError, combined, complaint
 
 SEED_LIMIT = 2**63
@@ -141,6 +142,17 @@ class Request:
     output_ids: list[int] = field(default_factory=list)
     """Tokens of the answer so far, EOS included when it ended it."""
     finish_reason: FinishReason | None = None
+    cache_salt: bytes = b""
+    """Enters the first key of the prefix cache: only requests with equal salts share pages."""
+    page_keys: tuple[PageKey, ...] = ()
+    """Names of the pages that its ids fill, as far as the prefix cache has asked for them."""
+    num_cached_tokens: int | None = None
+    """Tokens that were not computed when the request first began, because they were cached; None before."""
+
+    @property
+    def num_known(self) -> int:
+        """Token ids of prompt and answer so far."""
+        return len(self.prompt_ids) + len(self.output_ids)
 
     def finished_by(self, token_id: int) -> FinishReason | None:
         """Why the request ends with this token, which is in `output_ids` already; None if it goes on."""

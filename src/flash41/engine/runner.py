@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flash41.cache.image_store import ImageStore
 from flash41.cache.store import Store
 from flash41.cache.views import Span
 from flash41.engine.plan import StepPlan
@@ -27,8 +28,8 @@ class Staged:
 
     batch: ForwardBatch
     spans: tuple[Span, ...]
-    pages: tuple[tuple[int, ...], ...]
-    """Pages of each span's request."""
+    plan: StepPlan
+    """What was planned: pages of the spans, images to restore and to save."""
 
     def all_logits(self) -> "Staged":
         """The same step with the logits of every row."""
@@ -46,8 +47,10 @@ class Runner:
         token_map: TokenMap,
         dtype: torch.dtype,
         guard: Callable[[], None],
+        images: ImageStore | None = None,
     ) -> None:
         self.store = store
+        self.images = images
         self._guard = guard
         self._backbone = backbone
         self._tables = tables
@@ -69,16 +72,27 @@ class Runner:
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
             engram=self._engram(plan),
         )
-        return Staged(batch=batch, spans=tuple(spans), pages=tuple(planned.pages for planned in plan.spans))
+        return Staged(batch=batch, spans=tuple(spans), plan=plan)
 
     def run(self, staged: Staged, probe: Probe | None = None) -> BackboneOutput:
-        """The forward; afterwards the caches hold the step's rows."""
+        """The forward; afterwards the caches hold the step's rows, and images what the plan wants kept."""
         self._guard()  # again, as a step may be staged long before it runs: changed files are no wrong numbers
-        for span, pages in zip(staged.spans, staged.pages, strict=True):
+        plan = staged.plan
+        for span in plan.spans:
             if span.start == 0:
                 self.store.reset(span.slot)
-            self.store.assign(span.slot, pages)
-        return self._backbone(staged.batch, self.store.view(staged.spans), probe)  # type: ignore[no-any-return]
+        for move in plan.restores:
+            self._arena().restore(move.image, move.slot, move.position, move.request_id)
+        for span in plan.spans:
+            self.store.assign(span.slot, span.pages)
+        output: BackboneOutput = self._backbone(staged.batch, self.store.view(staged.spans), probe)
+        for move in plan.saves:
+            self._arena().save(move.image, move.slot, move.position)
+        return output
+
+    def _arena(self) -> ImageStore:
+        assert self.images is not None, "a plan names images, but there is no memory for them"
+        return self.images
 
     def _engram(self, plan: StepPlan) -> dict[int, EngramRows]:
         if not self._tables:

@@ -4,9 +4,10 @@ Running requests that only await their newest token go first, one row each; what
 prompts, oldest request first, in chunks.  So a long prompt never starves a running answer.
 
 A request is admitted, in order of arrival, when a slot is free and the free pages hold all its known tokens besides
-what earlier ones still need.  When an answer needs a page and none is free, the request admitted last gives back its
-slot and pages and is computed again later: its tokens stay, and since a row's bits depend on nothing else, its answer
-is the same.  Nobody takes pages from a request admitted before it: an answer without such a victim waits.
+what earlier ones still need.  It begins behind what is cached of it (`engine.reuse`); pages that only the cache holds
+count as free.  When an answer needs a page and none is free, the request admitted last gives back its slot and pages
+and is computed again later: its tokens stay, and since a row's bits depend on nothing else, its answer is the same.
+Nobody takes pages from a request admitted before it: an answer without such a victim waits.
 
 Integers only: the scheduler has never seen a tensor.
 """
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from flash41.cache.pages import PagePool, PageTable
 from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.request import FinishReason, Request
+from flash41.engine.reuse import PrefixReuse, ReuseLimits
+from flash41.engine.running import Running
+from flash41.engine.stats import EngineStats
 from flash41.errors import RequestError, complaint
 
 
@@ -37,6 +41,8 @@ class SchedulerLimits:
     """Tokens per page."""
     num_pages: int | None = None
     """Pages of the pool, at least those of one request; None is enough for all requests at full length."""
+    reuse: ReuseLimits | None = None
+    """What is kept for later requests; None keeps nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,31 +65,6 @@ class TokenEvent:
     """Set on the last event of a request."""
 
 
-@dataclass(slots=True)
-class Running:
-    """An admitted request: where its state lives and how much of it is computed."""
-
-    request: Request
-    slot: int
-    table: PageTable
-    num_computed: int = 0
-
-    def ids(self, start: int, end: int) -> tuple[int, ...]:
-        """Token ids at positions start .. end-1 of prompt and answer; nothing else of a long request is copied."""
-        request, cut = self.request, len(self.request.prompt_ids)
-        return (*request.prompt_ids[start:end], *request.output_ids[max(0, start - cut) : max(0, end - cut)])
-
-    @property
-    def num_known(self) -> int:
-        """Token ids of prompt and answer so far."""
-        return len(self.request.prompt_ids) + len(self.request.output_ids)
-
-    @property
-    def num_missing(self) -> int:
-        """Known ids whose rows are not computed yet; 1 for a request that awaits its next token."""
-        return self.num_known - self.num_computed
-
-
 class Scheduler:
     """Waiting and running requests of one engine."""
 
@@ -95,6 +76,7 @@ class Scheduler:
         longest = -(-limits.max_model_len // limits.block_size)
         self._pages = PagePool(limits.max_num_seqs * longest if limits.num_pages is None else limits.num_pages)
         assert self._pages.num_pages >= longest, f"{self._pages.num_pages} pages cannot hold one request of {longest}"
+        self.reuse = PrefixReuse(limits.reuse, self._pages, limits.block_size)
         self.num_preemptions = 0
 
     @property
@@ -103,19 +85,25 @@ class Scheduler:
         return len(self._waiting) + len(self._running)
 
     @property
-    def num_running(self) -> int:
-        """Requests that hold a slot."""
-        return len(self._running)
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait for a slot or for pages."""
-        return len(self._waiting)
-
-    @property
-    def num_used_pages(self) -> int:
-        """Pages that requests hold."""
-        return self._pages.num_pages - self._pages.num_free
+    def stats(self) -> EngineStats:
+        """What is held and has been done."""
+        counters = self.reuse.counters
+        return EngineStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_preemptions=self.num_preemptions,
+            num_pages=self._pages.num_pages,
+            num_free_pages=self._pages.num_free,
+            num_kept_pages=self.reuse.num_kept_pages,
+            num_images=self.reuse.num_images,
+            num_images_made=counters.images_kept,
+            num_lookups=counters.lookups,
+            num_hits=counters.hits,
+            wanted_tokens=counters.wanted_tokens,
+            cached_tokens=counters.cached_tokens,
+            lost_tokens=counters.lost_tokens,
+            num_evicted_pages=counters.pages_evicted,
+        )
 
     def add(self, request: Request) -> None:
         """Queues a request; raises RequestError at once if it can never run."""
@@ -149,19 +137,30 @@ class Scheduler:
         while self._running:
             spans = self._spans()
             if spans:
-                return StepPlan(spans=tuple(spans))
+                return self._step(spans)
             # Prompts hold all pages and none can go on: the newest one waits until the others are done.
             self._preempt(self._running[-1])
         return None
 
+    def _step(self, spans: list[PlannedSpan]) -> StepPlan:
+        by_id = {running.request.request_id: running for running in self._running}
+        restores = [self.reuse.restore_of(by_id[span.request_id]) for span in spans]
+        saves = [self.reuse.save_at(by_id[span.request_id], span.end) for span in spans]
+        return StepPlan(
+            spans=tuple(spans),
+            restores=tuple(move for move in restores if move is not None),
+            saves=tuple(move for move in saves if move is not None),
+        )
+
     def _admit(self) -> None:
         while self._waiting and self._free_slots:
-            request, table = self._waiting[0], PageTable(self._pages, self.limits.block_size)
-            known = len(request.prompt_ids) + len(request.output_ids)
-            promised = sum(running.table.pages_needed(running.num_missing) for running in self._running)
-            if table.pages_needed(known) > self._pages.num_free - promised:
+            table = PageTable(self._pages, self.limits.block_size)
+            newest = Running(self._waiting[0], self._free_slots[-1], table)
+            if not self.reuse.begin(newest, sum(running.pages_missing for running in self._running)):
                 return
-            self._running.append(Running(self._waiting.popleft(), self._free_slots.pop(), table))
+            self._running.append(newest)
+            self._waiting.popleft()
+            self._free_slots.pop()
 
     def _spans(self) -> list[PlannedSpan]:
         budget = self.limits.max_num_batched_tokens
@@ -171,19 +170,22 @@ class Scheduler:
                 break  # room is made by taking pages from others, which nobody may who has no row in this step
             if running not in self._running:
                 continue  # gave its pages to an answer planned before it
-            length = min(running.num_missing, budget, self._room(running))
+            length = self.reuse.cut(running, min(running.num_missing, budget))
+            length = min(length, self._room(running, length))
             if length > 0:
                 running.table.append(length)
                 spans.append(self._span(running, length))
                 budget -= length
         return spans
 
-    def _room(self, running: Running) -> int:
-        """Tokens that a request's pages and the free ones hold; for an answer, pages of later requests are freed.
+    def _room(self, running: Running, length: int) -> int:
+        """Tokens that a request's pages and the free ones hold, of which there should be enough for `length` more.
 
-        Answers are planned in order of admission and before all prompts, so a victim is never part of the step yet.
+        Cached pages are evicted first; for an answer, pages of later requests are freed.  Answers are planned in order
+        of admission and before all prompts, so a victim is never part of the step yet.
         """
-        while running.num_missing == 1 and running.table.pages_needed(1) > self._pages.num_free:
+        needed = running.table.pages_needed(length)
+        while self.reuse.make_room(needed) < needed and running.num_missing == 1:
             newest = self._running[-1]
             if newest is running:
                 break
@@ -218,6 +220,7 @@ class Scheduler:
             if running is None:
                 continue  # aborted while the step ran
             running.num_computed += len(span.ids)
+            self.reuse.book(running)  # before its end, which gives the pages back
             if span.samples:
                 events.append(self._append(running, tokens[span.request_id]))
         return events
@@ -245,6 +248,7 @@ class Scheduler:
     def _release(self, running: Running) -> None:
         self._running.remove(running)
         self._free_slots.append(running.slot)
+        self.reuse.forget(running)
         running.table.release()
 
     def check_integrity(self) -> None:
@@ -252,4 +256,5 @@ class Scheduler:
         used = [running.slot for running in self._running]
         total = self.limits.max_num_seqs
         assert sorted(used + self._free_slots) == list(range(total)), (used, self._free_slots, total)
-        self._pages.check_integrity(page for running in self._running for page in running.table.page_ids)
+        held = [page for running in self._running for page in running.table.page_ids]
+        self._pages.check_integrity([*held, *self.reuse.check_integrity()])

@@ -1,6 +1,6 @@
 """From what a user wants to what will happen: sizes of the pool, each with its reason, before a weight is opened.
 
-    pages = what all requests at once could fill, or what the budget holds after the STATE of every slot
+    pages = what all requests at once could fill, or what the budget holds after the STATE of every slot and the images
     a request is as long as asked, as the default, or as the pool when a budget leaves less
 
 Integers only.  spec: cache.md section 2, config.md sections 4.4 and 4.8.
@@ -16,6 +16,7 @@ from flash41.config.architecture import ModelConfig
 from flash41.config.run import RunWish
 from flash41.config.run_rules import check
 from flash41.errors import CapacityError, complaint
+from flash41.planning.images import image_interval, image_plan
 
 DEFAULT_MODEL_LEN = 8192
 """Positions of a request where nobody asks for more."""
@@ -52,8 +53,21 @@ class RunPlan:
     """Rows of one step."""
     max_model_len: int
     """Positions of one request."""
+    num_images: int
+    """STATE images beside the pool."""
+    image_interval: int
+    """Tokens between the images of a long prompt, whole pages."""
+    prefix_cache: bool
+    """Whether pages and images are kept for later requests."""
     choices: tuple[Choice, ...]
     """Every derived number with its reason."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of pool and images."""
+        if self.placement is None:
+            return 0
+        return self.placement.total_bytes + self.num_images * self.placement.geometry.image_bytes
 
 
 def default_block_size(config: ModelConfig) -> int:
@@ -74,8 +88,10 @@ def resolve(wish: RunWish, config: ModelConfig) -> RunPlan:
     geometry = pool_geometry(config, wish.pool, block_size=wish.block_size)
     wanted = wish.max_num_seqs * geometry.pages_for(length)
     places = placement(geometry, wanted, wish.max_num_seqs)
-    if wish.memory_bytes is not None and places.total_bytes > wish.memory_bytes:
-        places = _within(wish.memory_bytes, geometry, wish.max_num_seqs)
+    images = image_plan(wish, geometry, length)
+    budget = None if wish.memory_bytes is None else wish.memory_bytes - images.count * geometry.image_bytes
+    if budget is not None and places.total_bytes > budget:
+        places = _within(budget, geometry, wish.max_num_seqs)
     longest = min(length, places.num_pages * geometry.block_size)
     if wish.max_model_len is not None and longest < length:
         # A request that does not fit alone could never finish.
@@ -86,9 +102,10 @@ def resolve(wish: RunWish, config: ModelConfig) -> RunPlan:
         Choice(name="slots", value=places.num_slots, reason=f"{geometry.state_bytes:,} bytes of STATE each"),
         Choice(name="pages", value=places.num_pages, reason=_why_pages(wish, places, wanted)),
         Choice(name="pool bytes", value=places.total_bytes, reason="pages and STATE in one allocation"),
+        Choice(name="images", value=images.count, reason=images.reason),
         _longest(wish, config, longest),
     )
-    return _plan(wish, places, places.num_pages, longest, choices)
+    return _plan(wish, places, places.num_pages, longest, images.count, choices)
 
 
 def _within(budget: int, geometry: PoolGeometry, num_slots: int) -> Placement:
@@ -112,7 +129,7 @@ def _without_pages(wish: RunWish, config: ModelConfig, length: int) -> RunPlan:
         Choice(name="slots", value=wish.max_num_seqs, reason=f"{per_slot:,} bytes of windows each, no pages"),
         _longest(wish, config, length),
     )
-    return _plan(wish, None, wish.max_num_seqs * -(-length // wish.block_size), length, choices)
+    return _plan(wish, None, wish.max_num_seqs * -(-length // wish.block_size), length, 0, choices)
 
 
 def _why_pages(wish: RunWish, places: Placement, wanted: int) -> str:
@@ -132,7 +149,14 @@ def _longest(wish: RunWish, config: ModelConfig, length: int) -> Choice:
     return Choice(name="longest request", value=length, reason=reason)
 
 
-def _plan(wish: RunWish, places: Placement | None, num_pages: int, length: int, choices: tuple[Choice, ...]) -> RunPlan:
+def _plan(
+    wish: RunWish,
+    places: Placement | None,
+    num_pages: int,
+    length: int,
+    num_images: int,
+    choices: tuple[Choice, ...],
+) -> RunPlan:
     return RunPlan(
         placement=places,
         block_size=wish.block_size,
@@ -140,5 +164,8 @@ def _plan(wish: RunWish, places: Placement | None, num_pages: int, length: int, 
         max_num_seqs=wish.max_num_seqs,
         max_num_batched_tokens=wish.max_num_batched_tokens,
         max_model_len=length,
+        num_images=num_images,
+        image_interval=image_interval(wish),
+        prefix_cache=num_images > 0,
         choices=choices,
     )

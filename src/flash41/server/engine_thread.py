@@ -24,13 +24,13 @@ from flash41.engine.request import FinishReason, Request
 from flash41.engine.scheduler import TokenEvent
 from flash41.errors import Flash41Error
 from flash41.server.service import (
-    EngineStats,
     EngineStoppedError,
     GeneratedToken,
     Generation,
     GenerationError,
     Job,
     ModelFacts,
+    ServiceStats,
 )
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class EngineThread:
         self._on_death = on_death
         self._inbox: queue.SimpleQueue[_Open | _Abort | _Stop] = queue.SimpleQueue()
         self._open: dict[int, _Open] = {}
-        self._stats = EngineStats(num_pages=llm.plan.num_pages or 0, taken=time.monotonic())
+        self._stats = ServiceStats(engine=llm.engine.stats, taken=time.monotonic())
         self._num_failures = 0
         self._is_alive = False
         self._generations: set[_Open] = set()
@@ -110,7 +110,7 @@ class EngineThread:
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> ServiceStats:
         """Figures of the last step."""
         return self._stats
 
@@ -154,7 +154,7 @@ class EngineThread:
     def _admit(self, opened: _Open) -> None:
         job = opened.job
         try:
-            request = self._llm.request(job.prompt_ids, job.params, job.seed, job.watcher)
+            request = self._llm.request(job.prompt_ids, job.params, job.seed, job.watcher, job.salt)
             request.constraint = job.constraint
             self._llm.engine.add(request)
         except Flash41Error as error:
@@ -195,8 +195,9 @@ class EngineThread:
             opened = self._open[event.request_id]
             if event.finish_reason is not None:
                 del self._open[event.request_id]
-            if event.token is not None:
-                token = GeneratedToken(token=event.token, finish_reason=event.finish_reason)
+            if event.token is not None and opened.request is not None:
+                cached = opened.request.num_cached_tokens or 0
+                token = GeneratedToken(token=event.token, finish_reason=event.finish_reason, num_cached_tokens=cached)
                 news.append((opened, token))
         return news
 
@@ -213,27 +214,17 @@ class EngineThread:
         return [(opened, failure) for opened in ended.values()]
 
     def _book(self, events: Sequence[TokenEvent], seconds: float) -> None:
-        stats, ended = self._stats, [event for event in events if event.finish_reason is not None]
-        prompts = [self._open[event.request_id].job.prompt_ids for event in ended]
+        stats = self._stats
         self._stats = replace(
             stats,
             num_steps=stats.num_steps + 1,
             num_generated_tokens=stats.num_generated_tokens + sum(event.token is not None for event in events),
-            num_finished=stats.num_finished + len(ended),
-            num_prompt_tokens=stats.num_prompt_tokens + sum(map(len, prompts)),
+            num_finished=stats.num_finished + sum(event.finish_reason is not None for event in events),
             step_seconds=stats.step_seconds + seconds,
         )
 
     def _publish(self) -> None:
-        scheduler = self._llm.engine.scheduler
-        self._stats = replace(
-            self._stats,
-            num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
-            num_used_pages=scheduler.num_used_pages,
-            num_preemptions=scheduler.num_preemptions,
-            taken=time.monotonic(),
-        )
+        self._stats = replace(self._stats, engine=self._llm.engine.stats, taken=time.monotonic())
 
     def _send(self, news: Sequence[_News]) -> None:
         if news:

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from flash41.server.limits import Gate
-from flash41.server.service import EngineStats, Service
+from flash41.server.service import Service, ServiceStats
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
@@ -19,20 +19,28 @@ GAUGES = (
     ("requests_running", "Requests that are computed.", "num_running"),
     ("requests_waiting", "Requests that wait for a slot or for pages.", "num_waiting"),
     ("cache_pages", "Pages of the cache.", "num_pages"),
-    ("cache_pages_used", "Pages that requests in flight hold.", "num_used_pages"),
-    ("cache_pages_kept", "Pages kept for later requests.", "num_kept_pages"),
-    ("cache_images", "Kept state images.", "num_images"),
+    ("cache_pages_free", "Pages that hold nothing.", "num_free_pages"),
+    ("cache_pages_kept", "Pages kept for later requests; they make room when needed.", "num_kept_pages"),
+    ("cache_images", "State images that could be resumed now.", "num_images"),
 )
 COUNTERS = (
-    ("preemptions", "Requests that gave way to others.", "num_preemptions"),
+    ("preemptions", "Times a request gave way to another.", "num_preemptions"),
+    ("prefix_lookups", "Requests that began.", "num_lookups"),
+    ("prefix_hits", "Requests that began behind cached pages.", "num_hits"),
+    ("prompt_tokens", "Known tokens of requests that began.", "wanted_tokens"),
+    ("cached_tokens", "Of these, not computed because they were cached.", "cached_tokens"),
+    ("lost_tokens", "Of these, cached but computed again for want of an image.", "lost_tokens"),
+    ("images_made", "State images made.", "num_images_made"),
+    ("evicted_pages", "Cached pages that made room.", "num_evicted_pages"),
+)
+OWN_COUNTERS = (
     ("steps", "Steps computed.", "num_steps"),
     ("failed_steps", "Steps that failed.", "num_failed_steps"),
     ("step_seconds", "Time spent in steps.", "step_seconds"),
-    ("finished_requests", "Requests that finished.", "num_finished"),
-    ("prompt_tokens", "Prompt tokens of finished requests.", "num_prompt_tokens"),
-    ("cached_prompt_tokens", "Prompt tokens that were not computed again.", "num_cached_tokens"),
+    ("finished_requests", "Answers that ended by themselves.", "num_finished"),
     ("generated_tokens", "Tokens generated.", "num_generated_tokens"),
 )
+"""Name, meaning, and field: of the engine, and of the service that drives it."""
 
 
 class Metrics:
@@ -68,15 +76,17 @@ class Metrics:
 class _EngineFigures(Collector):
     """Reads the engine's figures when they are asked for."""
 
-    def __init__(self, stats: Callable[[], EngineStats]) -> None:
+    def __init__(self, stats: Callable[[], ServiceStats]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         """One family per figure."""
         stats = self._stats()
         for name, text, field in GAUGES:
-            yield GaugeMetricFamily(f"flash41_engine_{name}", text, value=getattr(stats, field))
+            yield GaugeMetricFamily(f"flash41_engine_{name}", text, value=getattr(stats.engine, field))
         for name, text, field in COUNTERS:
+            yield CounterMetricFamily(f"flash41_engine_{name}", text, value=getattr(stats.engine, field))
+        for name, text, field in OWN_COUNTERS:
             yield CounterMetricFamily(f"flash41_engine_{name}", text, value=getattr(stats, field))
         age = time.monotonic() - stats.taken
         yield GaugeMetricFamily("flash41_engine_figures_age_seconds", "Age of these figures.", value=age)

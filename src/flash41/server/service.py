@@ -15,6 +15,7 @@ from typing import Protocol
 from flash41.chat.conversation import ChatCodec
 from flash41.engine.request import Constraint, FinishReason, SamplingParams, StopWatcher
 from flash41.engine.scheduler import SampledToken
+from flash41.engine.stats import EngineStats
 from flash41.errors import Flash41Error
 
 
@@ -74,32 +75,25 @@ class GeneratedToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStats:
+class ServiceStats:
     """Figures of an engine at one moment; counters run from its start."""
 
-    num_running: int = 0
-    num_waiting: int = 0
-    num_pages: int = 0
-    """Pages of the cache."""
-    num_used_pages: int = 0
-    """Pages that a request in flight holds."""
-    num_kept_pages: int = 0
-    """Pages that no request holds and later ones may reuse."""
-    num_images: int = 0
-    """Kept state images."""
-    num_preemptions: int = 0
+    engine: EngineStats
+    """What the engine holds and has reused."""
     num_steps: int = 0
     num_failed_steps: int = 0
-    num_prompt_tokens: int = 0
-    """Of finished requests, cached ones included."""
-    num_cached_tokens: int = 0
-    """Prompt tokens of finished requests that were not computed again."""
-    num_generated_tokens: int = 0
     num_finished: int = 0
+    """Answers that ended by themselves."""
+    num_generated_tokens: int = 0
     step_seconds: float = 0.0
     """Time spent in steps."""
     taken: float = 0.0
     """When these figures were taken, `time.monotonic()`."""
+
+    @property
+    def num_used_pages(self) -> int:
+        """Pages that requests in flight hold."""
+        return self.engine.num_pages - self.engine.num_free_pages - self.engine.num_kept_pages
 
 
 class Generation:
@@ -169,6 +163,6 @@ class Service(Protocol):
         """Queues a job; raises EngineStoppedError when the engine is gone."""
         ...
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> ServiceStats:
         """Figures of the last step."""
         ...

@@ -8,18 +8,20 @@ It speaks the same protocol as the engine: tokens one by one, watchers asked, le
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 from flash41.chat.conversation import ChatCodec
 from flash41.engine.request import FinishReason
 from flash41.engine.scheduler import SampledToken
+from flash41.engine.stats import EngineStats
 from flash41.server.service import (
-    EngineStats,
     EngineStoppedError,
     GeneratedToken,
     Generation,
     GenerationError,
     Job,
     ModelFacts,
+    ServiceStats,
 )
 
 Script = Callable[[Job], Sequence[int]]
@@ -62,9 +64,10 @@ class ScriptedService:
         """Renders conversations and reads answers."""
         return self._codec
 
-    def stats(self) -> EngineStats:
+    def stats(self) -> ServiceStats:
         """Figures of this moment."""
-        return EngineStats(num_running=len(self._tasks), num_finished=len(self.jobs), taken=time.monotonic())
+        figures = dict.fromkeys((field.name for field in fields(EngineStats)), 0) | {"num_running": len(self._tasks)}
+        return ServiceStats(engine=EngineStats(**figures), num_finished=len(self.jobs), taken=time.monotonic())
 
     def submit(self, job: Job) -> Generation:
         """Begins to play; raises EngineStoppedError when not ready."""

@@ -239,3 +239,19 @@ class Tables(RuleBasedStateMachine):
 
 TestTables = Tables.TestCase
 TestTables.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def test_a_table_exchanges_a_full_page_for_one_with_the_same_tokens() -> None:
+    pool = PagePool(5)
+    (filed,) = pool.take()
+    table = PageTable(pool, 2)
+    table.append(5)
+    assert table.page_ids == (1, 2, 3)
+    table.exchange(1, filed)
+    assert table.page_ids == (1, 0, 3)
+    assert (pool.references(filed), pool.references(2), pool.num_free) == (2, 0, 2)
+    pool.check_integrity([filed, *table.page_ids])
+    with pytest.raises(AssertionError, match="page 2 of 2 full ones is exchanged"):
+        table.exchange(2, filed)
+    table.exchange(1, filed)  # with itself: nothing changes
+    pool.check_integrity([filed, *table.page_ids])

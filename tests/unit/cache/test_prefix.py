@@ -378,6 +378,119 @@ def test_pages_that_are_not_the_caches_are_reported() -> None:
         bench.cache.check_integrity()
 
 
+def begun_ahead(bench: Bench, keys: Sequence[PageKey], role: ImageRole = ImageRole.PROMPT) -> Image:
+    image = bench.cache.begin_image_ahead(keys, role)
+    assert image is not None
+    return image
+
+
+def test_an_image_may_be_numbered_before_its_page_is_filed() -> None:
+    bench = Bench()
+    image = begun_ahead(bench, keys_of([1, 2, 3, 4]))
+    bench.check()
+    bench.publish([1, 2, 3, 4])
+    assert bench.match([1, 2, 3, 4, 5]).num_tokens == 0
+    bench.cache.finish_image(image)
+    assert bench.match([1, 2, 3, 4, 5]).num_tokens == 4
+    bench.check()
+
+
+def test_an_image_whose_page_is_not_filed_in_the_end_is_dropped() -> None:
+    bench = Bench(max_pages=1, num_images=2)
+    keys = keys_of([1, 2, 3, 4])
+    image = begun_ahead(bench, keys)
+    bench.publish([1, 2, 3, 4])  # the budget holds the first page only
+    bench.cache.finish_image(image)
+    assert bench.cache.images.num_free == 2
+    assert bench.cache.counters.images_kept == 0
+    bench.check()
+
+
+def test_an_image_numbered_ahead_can_be_cancelled() -> None:
+    bench = Bench(num_images=1)
+    keys = keys_of([1, 2])
+    bench.cache.cancel_image(begun_ahead(bench, keys))
+    assert bench.cache.images.num_free == 1
+    bench.check()
+    bench.cache.finish_image(begun_ahead(bench, keys))
+    bench.check()
+
+
+def test_two_requests_of_one_step_make_one_image() -> None:
+    bench = Bench()
+    keys = keys_of([1, 2, 3, 4])
+    image = begun_ahead(bench, keys)
+    assert bench.cache.begin_image_ahead(keys, ImageRole.DECODE) is None
+    bench.publish([1, 2, 3, 4])
+    bench.cache.finish_image(image)
+    assert bench.cache.begin_image_ahead(keys, ImageRole.DECODE) is None
+    assert image.role is ImageRole.PROMPT
+
+
+def test_a_page_that_collides_while_an_image_is_made_gets_no_image_of_another_text() -> None:
+    bench = Bench()
+    (key,) = keys_of([1, 2])
+    other = dataclasses.replace(key, content=dataclasses.replace(key.content, token_ids=(8, 9)))
+    image = begun_ahead(bench, [key])
+    page = bench.pool.take()
+    bench.cache.publish([other], page)
+    bench.cache.finish_image(image)
+    assert bench.cache.match([other], 3).num_tokens == 0
+    assert bench.cache.images.num_free == bench.cache.images.num_slots
+    bench.check(*page)
+    assert bench.cache.begin_image_ahead([key], ImageRole.PROMPT) is None
+
+
+def test_an_answer_does_not_displace_the_end_of_its_prompt_when_numbered_ahead() -> None:
+    bench = Bench(num_images=1)
+    keys = bench.publish([1, 2, 3, 4])
+    bench.keep(keys[1], ImageRole.PROMPT)
+    longer = keys_of([1, 2, 3, 4, 5, 6, 7, 8])
+    assert bench.cache.begin_image_ahead(longer, ImageRole.DECODE) is None
+    assert bench.match([1, 2, 3, 4, 5]).num_tokens == 4
+
+
+def test_a_cache_without_pages_numbers_nothing_ahead() -> None:
+    assert Bench(max_pages=0).cache.begin_image_ahead(keys_of([1, 2]), ImageRole.PROMPT) is None
+
+
+def test_evictable_pages_are_those_that_room_can_be_made_of() -> None:
+    bench = Bench(num_pages=6)
+    keys = keys_of([1, 2, 3, 4])
+    pages = bench.pool.take(2)
+    bench.cache.publish(keys, pages)
+    bench.publish([7, 7])
+    assert bench.cache.num_evictable == 1
+    bench.pool.give_back(pages[:1])
+    assert bench.cache.num_evictable == 1  # the second page, in use, hangs on the first
+    assert bench.cache.page_of(keys[1]) == pages[1]
+    bench.pool.give_back(pages[1:])
+    assert bench.cache.num_evictable == 3
+    assert bench.cache.make_room(6)
+    assert bench.cache.page_of(keys[1]) is None
+
+
+def test_an_abandoned_lease_of_adopted_pages_leaves_them_to_their_table() -> None:
+    bench = Bench()
+    bench.keep(bench.publish([1, 2])[0])
+    lease = bench.cache.acquire(bench.match([1, 2, 3]))
+    table = PageTable(bench.pool, BLOCK)
+    table.adopt(lease.match.page_ids)
+    bench.cache.abandon(lease, adopted=True)
+    bench.check(*table.page_ids)
+    table.release()
+    bench.check()
+    assert bench.cache.make_room(16)
+
+
+def test_hits_are_counted() -> None:
+    bench = Bench()
+    bench.keep(bench.publish([1, 2])[0])
+    for prompt in ([1, 2, 3], [5, 5, 5]):
+        bench.cache.commit(bench.cache.acquire(bench.match(prompt)))
+    assert (bench.cache.counters.lookups, bench.cache.counters.hits) == (2, 1)
+
+
 @dataclasses.dataclass
 class Request:
     tokens: list[int]

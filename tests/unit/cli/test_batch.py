@@ -58,3 +58,19 @@ def test_a_file_that_is_refused_is_one_line_and_no_model_is_opened(source: Path,
     assert found.stderr.startswith("error: output file: got")
     assert found.stderr.count("\n") == 1
     assert notes.read_text() == "mine\n"
+
+
+def test_a_batch_whose_calls_begin_alike_says_what_was_there_already(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    bodies = [{"prompt": list(range(3, 40)), "max_tokens": 1, "seed": number} for number in range(2)]
+    lines = [
+        {"custom_id": f"call {number}", "method": "POST", "url": "/v1/completions", "body": body}
+        for number, body in enumerate(bodies)
+    ]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ("--max-model-len", "64", "--block-size", "16", "--max-num-seqs", "1")
+    result = invoke("batch", source, target, *options)
+    told = "prefix cache: 32 of 74 tokens were there already"
+    assert result.stdout.splitlines() == [f"{target}: 2 ok, 0 failed", told]
+    without = invoke("batch", source, tmp_path / "other.jsonl", *options, "--no-prefix-cache")
+    assert without.stdout.splitlines() == [f"{tmp_path / 'other.jsonl'}: 2 ok, 0 failed"]

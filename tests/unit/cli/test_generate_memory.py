@@ -63,6 +63,9 @@ class OpenedError(Exception):
         ((), {"block_size": None, "memory_bytes": None}),
         (("--block-size", "16"), {"block_size": 16, "memory_bytes": None}),
         (("--memory", "1M"), {"block_size": None, "memory_bytes": 2**20}),
+        ((), {"prefix_cache": True, "state_image_interval": 8192}),
+        (("--no-prefix-cache",), {"prefix_cache": False}),
+        (("--state-image-interval", "512"), {"state_image_interval": 512}),
     ],
 )
 def test_options_reach_the_model_as_numbers(
@@ -123,7 +126,8 @@ def test_every_choice_of_a_plan_is_logged(default_directory: Path, caplog: pytes
     lines = [record.getMessage() for record in caplog.records if record.name == "flash41.engine.llm"]
     assert lines == [str(choice) for choice in llm.plan.choices]
     assert lines[0].startswith("slots 2: ")
-    assert len(lines) == 4
+    assert len(lines) == 5
+    assert lines[3].startswith("images 12: ")
 
 
 def test_the_command_shows_nothing_of_a_plan(

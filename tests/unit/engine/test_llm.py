@@ -372,3 +372,18 @@ def test_a_small_model_computes_with_one_thread_unless_told_otherwise(
 
 def test_requests_may_be_as_long_as_8192_tokens_by_default(default_directory: Path) -> None:
     assert LLM(default_directory).engine.scheduler.limits.max_model_len == 8192
+
+
+def test_a_prompt_that_begins_like_an_earlier_one_is_not_read_again(default_directory: Path) -> None:
+    llm = LLM(default_directory, max_model_len=64, max_num_seqs=2, block_size=16)
+    plain = LLM(default_directory, max_model_len=64, max_num_seqs=2, block_size=16, prefix_cache=False)
+    text = tuple(range(3, 40))
+    params = SamplingParams(max_tokens=3, seed=4, ignore_eos=True, logprobs=2)
+    for ids, expected in ((text, 0), (text, 32), ((*text, 5), 32), (text[:20], 0)):
+        (answer,), (alone,) = llm.generate(ids, params), plain.generate(ids, params)
+        assert answer.num_cached_tokens == expected
+        assert alone.num_cached_tokens == 0
+        assert (answer.output_ids, answer.logprobs) == (alone.output_ids, alone.logprobs)
+    assert (llm.engine.stats.num_hits, llm.engine.stats.num_lookups) == (2, 4)
+    assert plain.engine.stats.num_kept_pages == 0
+    assert not plain.plan.prefix_cache

@@ -20,7 +20,7 @@ from helpers.command_line import environment
 from helpers.config_documents import DATA, patched, release_config, tiny_config, tiny_text
 
 PAIRS = [(profile, pool) for profile in Profile for pool in profile.allowed_pools]
-PAGE, STATE = 739_840, 5_276_672
+PAGE, STATE, IMAGE = 739_840, 5_276_672, 5_242_880
 """Bytes of the release with BF16 main and FP8 index rows."""
 
 
@@ -59,6 +59,7 @@ def test_without_a_budget_every_request_fits_at_full_length() -> None:
         "slots 3: 5,276,672 bytes of STATE each",
         "pages 12: 256 tokens and 739,840 bytes each; enough for every request at full length",
         "pool bytes 24,708,096: pages and STATE in one allocation",
+        "images 14: 5,242,880 bytes of STATE each; 2 per slot and 8 more",
         "longest request 1,000: as asked",
     ]
 
@@ -77,10 +78,15 @@ def test_a_budget_that_holds_everything_changes_nothing() -> None:
     wish = {"max_num_seqs": 2, "max_model_len": 500}
     free = resolve(atom(**wish), release_config())
     assert free.placement is not None
-    exact = free.placement.total_bytes
+    exact = free.total_bytes
+    assert exact == free.placement.total_bytes + 12 * IMAGE
     assert resolve(atom(**wish, memory_bytes=exact), release_config()) == free
     assert resolve(atom(**wish, memory_bytes=2**50), release_config()) == free
-    assert resolve(atom(**wish, memory_bytes=exact - 1), release_config()).num_pages == free.num_pages - 1
+    less = resolve(atom(**wish, memory_bytes=exact - 1), release_config())
+    assert (less.num_images, less.num_pages) == (11, free.num_pages)
+    alone = free.placement.total_bytes - 1
+    scarce = resolve(atom(**wish, memory_bytes=alone, prefix_cache=False), release_config())
+    assert scarce.num_pages == free.num_pages - 1
 
 
 def test_the_length_nobody_asked_for_is_the_default_or_where_model_or_pool_end() -> None:
@@ -198,7 +204,8 @@ def test_a_plan_keeps_its_budget_and_holds_its_longest_request(
         return
     assert plan.placement is not None
     assert plan.placement.num_pages == plan.num_pages
-    assert plan.placement.total_bytes <= (budget or plan.placement.total_bytes)
+    assert plan.total_bytes <= (budget or plan.total_bytes)
+    assert plan.prefix_cache == (plan.num_images > 0)
     assert length is None or plan.max_model_len == length
     assert 0 < plan.max_model_len <= plan.num_pages * plan.block_size
     assert plan.num_pages <= slots * -(-(length or DEFAULT_MODEL_LEN) // plan.block_size)

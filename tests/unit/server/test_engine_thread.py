@@ -25,7 +25,7 @@ Work = Callable[[EngineThread], Coroutine[Any, Any, T]]
 
 @pytest.fixture(scope="module")
 def llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_num_seqs=2, max_model_len=64)
+    return LLM(default_directory, max_num_seqs=2, max_model_len=1024)
 
 
 def job(seed: int = 1, **changes: Any) -> Job:
@@ -57,7 +57,7 @@ def served(llm: LLM, work: "Work[T]", deaths: list[str] | None = None) -> T:
 
 def settled(engine: EngineThread) -> bool:
     stats = engine.stats()
-    return (stats.num_running, stats.num_waiting, stats.num_used_pages) == (0, 0, 0)
+    return (stats.engine.num_running, stats.engine.num_waiting, stats.num_used_pages) == (0, 0, 0)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -83,12 +83,26 @@ def test_figures_add_up_and_nothing_is_left(llm: LLM) -> None:
         stats = engine.stats()
         assert stats.num_finished == 3
         assert stats.num_generated_tokens == sum(map(len, answers))
-        assert stats.num_prompt_tokens == 3 * len(PROMPT)
-        assert stats.num_pages == llm.plan.num_pages
+        assert stats.engine.num_pages == llm.plan.num_pages
         assert stats.step_seconds > 0
         llm.engine.scheduler.check_integrity()
 
     served(llm, work)
+
+
+def test_a_prompt_that_was_read_before_is_cached_for_those_of_its_salt(llm: LLM) -> None:
+    long = tuple(range(3, 3 + llm.plan.block_size + 20))
+
+    async def work(engine: EngineThread) -> list[int]:
+        found = []
+        for salt in (b"a", b"a", b"b"):
+            tokens = await drain(engine.submit(job(prompt_ids=long, salt=salt)))
+            found.append(tokens[0].num_cached_tokens)
+        return found
+
+    first, again, other = served(llm, work)
+    assert (first, other) == (0, 0)
+    assert again > 0
 
 
 def test_a_closed_generation_frees_its_place(llm: LLM) -> None:
@@ -118,7 +132,7 @@ def test_a_watcher_ends_an_answer_in_the_engine(llm: LLM) -> None:
 
 def test_what_the_engine_refuses_fails_alone(llm: LLM) -> None:
     async def work(engine: EngineThread) -> None:
-        good, bad = engine.submit(job()), engine.submit(job(prompt_ids=(0,) * 64))
+        good, bad = engine.submit(job()), engine.submit(job(prompt_ids=(0,) * 1024))
         with pytest.raises(RequestError, match="max_model_len"):
             await drain(bad)
         assert len(await drain(good)) == 6

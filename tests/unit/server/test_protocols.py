@@ -200,12 +200,12 @@ def test_a_failure_of_the_engine_is_an_error_in_the_protocol(codec: ChatCodec, p
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "field", "part"),
     [
-        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]}]}),
-        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "https://example.org/a.png"}]}]}),
+        (CHAT, "messages", {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}),
+        (RESPONSES, "input", {"type": "input_image", "image_url": "https://example.org/a.png"}),
     ],
-)  # fmt: skip
-def test_images_are_refused_by_their_kind(codec: ChatCodec, path: str, body: dict[str, Any]) -> None:
-    reply = Scripted(codec).post(path, body)
+)
+def test_images_are_refused_by_their_kind(codec: ChatCodec, path: str, field: str, part: dict[str, Any]) -> None:
+    reply = Scripted(codec).post(path, {field: [{"role": "user", "content": [part]}]})
     assert (reply.status, reply.json["error"]["code"]) == (400, "UnsupportedMediaType")

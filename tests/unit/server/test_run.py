@@ -66,7 +66,7 @@ async def started(process: ServerProcess, count: int = 1) -> None:
     """Waits until `count` answers were asked for and all that can run do."""
     context = process.app.context
     running = min(count, context.service.facts.max_num_seqs)
-    while context.gate.num_open < count or context.service.stats().num_running < running:
+    while context.gate.num_open < count or context.service.stats().engine.num_running < running:
         await asyncio.sleep(0.01)
 
 

@@ -86,8 +86,13 @@ def test_a_key_file_has_a_key_per_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("# none\n", "at least one"), ("short\n", "line 1"), (f"{FIRST}\nwith a space in it\n", "line 2"), ("é" * 20, "ASCII")],
-)  # fmt: skip
+    [
+        ("# none\n", "at least one"),
+        ("short\n", "line 1"),
+        (f"{FIRST}\nwith a space in it\n", "line 2"),
+        ("é" * 20, "ASCII"),
+    ],
+)
 def test_a_key_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "keys"
     path.write_text(text)

@@ -46,7 +46,7 @@ def test_a_client_that_goes_away_aborts_its_requests(codec: ChatCodec, stream: b
     reply = run(call(scripted.app, "POST", path, raw, JSON, gone_after=2 if stream else 0))
     assert scripted.service.num_aborted == n
     assert scripted.app.context.gate.num_open == 0
-    assert scripted.service.stats().num_running == 0
+    assert scripted.service.stats().engine.num_running == 0
     assert b"[DONE]" not in reply.body
     assert "flash41_http_disconnects_total 1.0" in scripted.get("/metrics").body.decode()
 

@@ -7,6 +7,8 @@ from starlette.responses import JSONResponse, Response
 
 from flash41.server.context import Context
 
+OWN = ("num_used_pages", "num_steps", "num_failed_steps", "num_finished", "num_generated_tokens", "step_seconds")
+
 
 def health_routes(context: Context) -> APIRouter:
     """The routes that say how the server is."""
@@ -22,15 +24,16 @@ def health_routes(context: Context) -> APIRouter:
         return JSONResponse({"status": reason}, 200 if reason == "ok" else 503)
 
     @router.get("/v1/stats", summary="Figures of the engine.")
-    async def stats() -> Response:
-        facts = context.service.facts
+    async def figures() -> Response:
+        facts, stats = context.service.facts, context.service.stats()
+        own = {field: getattr(stats, field) for field in OWN}
         return JSONResponse(
             {
                 "model": {"names": facts.names, "max_model_len": facts.max_model_len},
                 "max_num_seqs": facts.max_num_seqs,
                 "choices": facts.choices,
                 "open_answers": context.gate.num_open,
-                "engine": asdict(context.service.stats()),
+                "engine": {**asdict(stats.engine), **own},
             }
         )
 

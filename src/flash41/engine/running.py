@@ -1,0 +1,36 @@
+"""A request on its way through the engine: where its state lives and how much of it is computed."""
+
+from dataclasses import dataclass
+
+from flash41.cache.pages import PageTable
+from flash41.engine.request import Request
+
+
+@dataclass(slots=True)
+class Running:
+    """An admitted request."""
+
+    request: Request
+    slot: int
+    table: PageTable
+    num_computed: int = 0
+
+    def ids(self, start: int, end: int) -> tuple[int, ...]:
+        """Token ids at positions start .. end-1 of prompt and answer; nothing else of a long request is copied."""
+        request, cut = self.request, len(self.request.prompt_ids)
+        return (*request.prompt_ids[start:end], *request.output_ids[max(0, start - cut) : max(0, end - cut)])
+
+    @property
+    def num_known(self) -> int:
+        """Token ids of prompt and answer so far."""
+        return self.request.num_known
+
+    @property
+    def num_missing(self) -> int:
+        """Known ids whose rows are not computed yet; 1 for a request that awaits its next token."""
+        return self.num_known - self.num_computed
+
+    @property
+    def pages_missing(self) -> int:
+        """Free pages that its known ids still need."""
+        return self.table.pages_needed(self.num_known - self.table.num_tokens)

@@ -1,0 +1,129 @@
+"""An engine without a model: rows are the texts they depend on, and every read is checked.
+
+A row of a page is the whole text up to its position, a slot's state is the text it has read, an image is a copy of
+that.  So a stale page, a state of another text or a span that begins anywhere else than its state fails at once.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from flash41.engine.engine import Engine
+from flash41.engine.plan import PlannedSpan, StepPlan
+from flash41.engine.request import Request, SamplingParams
+from flash41.engine.reuse import ReuseLimits
+from flash41.engine.scheduler import SchedulerLimits
+
+EOS, VOCAB = 1, 8
+Text = tuple[int, ...]
+
+
+def next_token(text: Text) -> int:
+    """The token that follows a text: EOS after every tenth or so."""
+    number = zlib.crc32(bytes(text))
+    return EOS if number % 11 == 0 else 2 + number % (VOCAB - 2)
+
+
+@dataclass(slots=True)
+class ScriptedRunner:
+    """Stands in for `engine.runner.Runner`."""
+
+    block_size: int
+    pages: dict[tuple[int, int], Text] = field(default_factory=dict)
+    slots: dict[int, Text] = field(default_factory=dict)
+    images: dict[int, Text] = field(default_factory=dict)
+    num_rows: int = 0
+
+    def stage(self, plan: StepPlan) -> StepPlan:
+        return plan
+
+    def run(self, plan: StepPlan) -> Any:
+        for span in plan.spans:
+            if span.start == 0:
+                self.slots[span.slot] = ()
+        for move in plan.restores:
+            text = self.images[move.image]
+            assert len(text) == move.position, f"image {move.image} holds {len(text)} positions, not {move.position}"
+            self.slots[move.slot] = text
+        chosen = [self._forward(span) for span in plan.spans]
+        for move in plan.saves:
+            assert len(self.slots[move.slot]) == move.position
+            self.images[move.image] = self.slots[move.slot]
+        wanted = [token for span, token in zip(plan.spans, chosen, strict=True) if span.samples]
+        return SimpleNamespace(
+            logits=torch.nn.functional.one_hot(torch.tensor(wanted, dtype=torch.int64), VOCAB).float()
+        )
+
+    def _forward(self, span: PlannedSpan) -> int:
+        text = self.slots[span.slot]
+        assert len(text) == span.start, f"slot {span.slot} holds {len(text)} positions, the span begins at {span.start}"
+        assert span.history == text[max(0, span.start - 2) :]
+        for position in range(span.start):
+            assert self.pages[self._place(span, position)] == text[: position + 1], "a row of another text"
+        text += span.ids
+        for position in range(span.start, span.end):
+            self.pages[self._place(span, position)] = text[: position + 1]
+        self.slots[span.slot] = text
+        self.num_rows += len(span.ids)
+        return next_token(text)
+
+    def _place(self, span: PlannedSpan, position: int) -> tuple[int, int]:
+        return span.pages[position // self.block_size], position % self.block_size
+
+
+def scripted_engine(
+    *,
+    num_pages: int,
+    num_images: int = 3,
+    block_size: int = 3,
+    slots: int = 3,
+    rows: int = 16,
+    longest: int = 24,
+    interval: int = 2,
+) -> Engine:
+    """An engine over `num_pages` pages; `interval` counts pages.  Without images nothing is reused."""
+    reuse = ReuseLimits(layout_id="scripted", num_images=num_images, image_interval=interval * block_size)
+    limits = SchedulerLimits(
+        max_num_seqs=slots,
+        max_num_batched_tokens=rows,
+        max_model_len=longest,
+        look_back=2,
+        block_size=block_size,
+        num_pages=num_pages,
+        reuse=reuse if num_images else None,
+    )
+    return Engine(ScriptedRunner(block_size), limits)  # type: ignore[arg-type]
+
+
+def scripted_request(number: int, ids: Sequence[int], max_tokens: int, salt: bytes = b"") -> Request:
+    params = SamplingParams(max_tokens=max_tokens, temperature=0)
+    return Request(request_id=number, prompt_ids=tuple(ids), params=params, seed=0, eos_token_id=EOS, cache_salt=salt)
+
+
+def expected_answer(ids: Sequence[int], max_tokens: int, longest: int) -> list[int]:
+    """What a request is answered, whatever else there is."""
+    text: Text = tuple(ids)
+    answer: list[int] = []
+    while len(answer) < max_tokens and len(text) < longest and EOS not in answer:
+        answer.append(next_token(text))
+        text += (answer[-1],)
+    return answer
+
+
+def assert_all_given_back(tested: Engine) -> None:
+    """Nothing runs; all pages, slots and images are free once the cache has been emptied."""
+    scheduler = tested.scheduler
+    assert tested.num_unfinished == 0
+    scheduler.check_integrity()
+    cache = scheduler.reuse.cache
+    if cache is not None:
+        assert cache.make_room(scheduler._pages.num_pages)
+        assert cache.images.num_free == cache.images.num_slots
+        assert not cache._ahead
+    assert scheduler._pages.num_free == scheduler._pages.num_pages
+    assert sorted(scheduler._free_slots) == list(range(scheduler.limits.max_num_seqs))
+    assert not scheduler.reuse._holds

@@ -1,0 +1,218 @@
+"""Thousands of requests without a model: answers never change, and everything is given back."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from flash41.engine.engine import Engine
+from flash41.engine.request import FinishReason, Request
+from flash41.engine.scheduler import SampledToken
+from helpers.scripted_engine import (
+    EOS,
+    assert_all_given_back,
+    expected_answer,
+    next_token,
+    scripted_engine,
+    scripted_request,
+)
+
+
+def run(tested: Engine, *asked: Request) -> None:
+    for one in asked:
+        tested.add(one)
+    while tested.num_unfinished:
+        tested.step()
+        tested.scheduler.check_integrity()
+
+
+def text_of(one: Request) -> tuple[int, ...]:
+    return (*one.prompt_ids, *one.output_ids)
+
+
+def continued(dice: random.Random, texts: Sequence[tuple[int, ...]], longest: int) -> tuple[int, ...]:
+    """A prompt that begins like an earlier text, or is new."""
+    old = dice.choice(texts) if texts and dice.random() < 0.8 else ()
+    kept = old[: dice.randint(0, len(old))] if dice.random() < 0.5 else old
+    return (*kept, *(dice.randint(2, 7) for _ in range(dice.randint(1, 9))))[-(longest - 1) :]
+
+
+@pytest.mark.parametrize("num_images", [0, 1, 12])
+def test_two_thousand_requests_leave_the_pool_as_at_start(num_images: int) -> None:
+    count = 2000 if num_images == 12 else 300
+    dice, longest = random.Random(num_images), 24
+    tested = scripted_engine(
+        num_pages=24 if num_images > 1 else 14, num_images=num_images, slots=5, rows=20, longest=longest
+    )
+    texts: list[tuple[int, ...]] = []
+    opened: dict[int, Request] = {}
+    aborted = 0
+    for number in range(count):
+        one = scripted_request(
+            number, continued(dice, texts, longest), dice.randint(1, 9), salt=b"x" * (number % 7 == 0)
+        )
+        tested.add(one)
+        opened[number] = one
+        for _ in range(dice.randint(0, 4)):
+            tested.step()
+        if dice.random() < 0.1:
+            aborted += len(tested.abort(dice.choice(list(opened))))
+        texts = texts[-20:] + [text_of(old) for old in opened.values() if old.finish_reason is FinishReason.STOP]
+        for key in [key for key, old in opened.items() if old.finish_reason is not None]:
+            check(opened.pop(key), longest)
+        if number % 100 == 0:
+            tested.scheduler.check_integrity()
+    run(tested)
+    for one in opened.values():
+        check(one, longest)
+    assert aborted > 5
+    stats = tested.stats
+    assert stats.num_hits > count // 20 if num_images == 12 else stats.num_hits >= num_images
+    assert stats.num_preemptions > 0
+    assert_all_given_back(tested)
+
+
+def check(one: Request, longest: int) -> None:
+    expected = expected_answer(one.prompt_ids, one.params.max_tokens, longest)
+    if one.finish_reason is FinishReason.ABORT:
+        expected = expected[: len(one.output_ids)]
+    assert one.output_ids == expected
+
+
+class ServingMachine(RuleBasedStateMachine):
+    """Requests that come, go, give way and hit, in pools that are always too small."""
+
+    @initialize(
+        block_size=st.integers(1, 4),
+        spare=st.integers(0, 6),
+        slots=st.integers(1, 4),
+        rows=st.integers(1, 12),
+        longest=st.integers(3, 20),
+        num_images=st.integers(0, 4),
+        interval=st.integers(1, 3),
+    )
+    def start(self, block_size: int, spare: int, longest: int, **sizes: int) -> None:
+        pages = -(-longest // block_size) + spare
+        self.longest = longest
+        self.tested = scripted_engine(num_pages=pages, block_size=block_size, longest=longest, **sizes)
+        self.open: list[Request] = []
+        self.texts: list[tuple[int, ...]] = []
+        self.num_seen = 0
+
+    @rule(seed=st.integers(0, 1000), max_tokens=st.integers(1, 9), salt=st.sampled_from([b"", b"", b"s"]))
+    def submit(self, seed: int, max_tokens: int, salt: bytes) -> None:
+        ids = continued(random.Random(seed), self.texts, self.longest)
+        one = scripted_request(self.num_seen, ids, max_tokens, salt)
+        self.num_seen += 1
+        self.tested.add(one)
+        self.open.append(one)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.tested.abort(data.draw(st.sampled_from(self.open)).request_id)
+        self._collect()
+
+    @precondition(lambda self: self.open)
+    @rule()
+    def step(self) -> None:
+        self.tested.step()
+        self._collect()
+
+    @precondition(lambda self: self.open)
+    @rule()
+    def lose_a_request_while_its_step_runs(self) -> None:
+        scheduler = self.tested.scheduler
+        plan = scheduler.plan()
+        assert plan is not None
+        requests = scheduler.requests(plan)
+        self.tested.runner.run(plan)  # type: ignore[arg-type]
+        self.tested.abort(plan.spans[-1].request_id)
+        scheduler.commit(plan, {one.request_id: chosen(text_of(one)) for one in requests})
+        self._collect()
+
+    @precondition(lambda self: self.tested.scheduler._running)
+    @rule()
+    def preempt(self) -> None:
+        scheduler = self.tested.scheduler
+        scheduler._preempt(scheduler._running[-1])
+
+    @precondition(lambda self: self.open)
+    @rule()
+    def break_off_a_step(self) -> None:
+        run = type(self.tested.runner).run
+        try:
+            type(self.tested.runner).run = broken  # type: ignore[method-assign, assignment]
+            with pytest.raises(RuntimeError):
+                self.tested.step()
+        finally:
+            type(self.tested.runner).run = run  # type: ignore[method-assign]
+        self._collect()
+
+    def _collect(self) -> None:
+        for one in self.open:
+            if one.finish_reason is not None:
+                check(one, self.longest)
+                self.texts = [*self.texts[-8:], text_of(one)]
+        self.open = [one for one in self.open if one.finish_reason is None]
+
+    @invariant()
+    def everything_adds_up(self) -> None:
+        if hasattr(self, "tested"):
+            self.tested.scheduler.check_integrity()
+            assert self.tested.num_unfinished == len(self.open)
+
+    def teardown(self) -> None:
+        if hasattr(self, "tested"):
+            run(self.tested)
+            self._collect()
+            assert_all_given_back(self.tested)
+
+
+def chosen(text: tuple[int, ...]) -> SampledToken:
+    return SampledToken(token_id=next_token(text))
+
+
+def broken(*_: object) -> None:
+    raise RuntimeError("broken")
+
+
+QUIET = [HealthCheck.too_slow]
+TestServing = ServingMachine.TestCase
+TestServing.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=QUIET)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+class TestServingForLong(ServingMachine.TestCase):  # type: ignore[name-defined, misc]
+    """10,000 steps."""
+
+    settings = settings(max_examples=100, stateful_step_count=100, deadline=None, suppress_health_check=QUIET)
+
+
+def test_the_checks_of_the_scripted_engine_notice_a_row_of_another_text() -> None:
+    tested = scripted_engine(num_pages=8)
+    text = (*range(2, 8), 2)
+    run(tested, scripted_request(0, text, 1))
+    runner: Any = tested.runner
+    runner.pages = dict.fromkeys(runner.pages, (EOS,))
+    tested.add(scripted_request(1, text, 1))
+    with pytest.raises(AssertionError, match="a row of another text"):
+        tested.step()
+
+
+def test_a_hit_computes_only_what_is_not_cached() -> None:
+    tested = scripted_engine(num_pages=8)
+    text = (*range(2, 8), 2)
+    run(tested, scripted_request(0, text, 1))
+    runner: Any = tested.runner
+    assert runner.num_rows == 7
+    run(tested, scripted_request(1, text, 1))
+    assert runner.num_rows == 7 + 1
+    stats = tested.stats
+    assert (stats.num_lookups, stats.num_hits, stats.wanted_tokens, stats.cached_tokens) == (2, 1, 14, 6)
+    assert (stats.num_kept_pages, stats.num_images) == (2, 1)

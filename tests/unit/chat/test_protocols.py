@@ -93,8 +93,8 @@ def test_a_stream_cut_at_any_byte_gives_the_same_texts(small: ChatCodec, protoco
     bytewise = by_bytes(small, COMPLETION)
     assert joined(protocol, events(small, conversation, bytewise)) == expected
     for place in range(len(bytewise) + 1):
-        halves = [merged(small, bytewise[:place]), merged(small, bytewise[place:])]
-        assert joined(protocol, events(small, conversation, sum(halves, []))) == expected, place
+        halves = [*merged(small, bytewise[:place]), *merged(small, bytewise[place:])]
+        assert joined(protocol, events(small, conversation, halves)) == expected, place
 
 
 def merged(codec: ChatCodec, ids: list[int]) -> list[int]:

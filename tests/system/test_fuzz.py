@@ -73,6 +73,7 @@ def test_a_hundred_generated_requests_break_nothing(scripted: Scripted, url: str
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 def test_two_thousand_generated_requests_break_nothing(scripted: Scripted, url: str) -> None:
     statuses = fuzz(scripted, url, 2000)
     assert sum(map(sum, (counts.values() for counts in statuses.values()))) > 1900

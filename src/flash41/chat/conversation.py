@@ -80,6 +80,8 @@ class Conversation:
     """The codec's record: messages, tools, parsing and inference options."""
     effort: int | None
     """A number that replaces the codec's own in the prompt; None leaves it."""
+    parallel_tool_calls: bool
+    """Whether an answer may hold several calls; the codec does not look at it."""
 
     @property
     def thinking(self) -> bool:
@@ -137,6 +139,7 @@ class ChatCodec:
         effort: Effort | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         response_format: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
     ) -> Conversation:
@@ -149,6 +152,7 @@ class ChatCodec:
             "reasoning_effort": effort,
             "tools": [dict(tool) for tool in tools] or None,
             "tool_choice": tool_choice,
+            "parallel_tool_calls": parallel_tool_calls,
             "response_format": response_format,
             "stop": list(stop) or None,
         }
@@ -164,6 +168,9 @@ class ChatCodec:
         if effort is not None and not isinstance(effort, str):
             _check_effort(effort)
             del wire["reasoning_effort"]
+        parallel = wire.pop("parallel_tool_calls", None)
+        if parallel is not None and not isinstance(parallel, bool):
+            raise RequestError(complaint("parallel_tool_calls", parallel, "true or false"))
         options = recipe.ConversionOptions().with_special_tokens(self._special_tokens)
         options = options.with_default_thinking_mode(thinking_by_default)
         try:
@@ -171,9 +178,13 @@ class ChatCodec:
         except UnicodeEncodeError as error:
             got = error.object[error.start : error.end]
             raise RequestError(complaint("conversation text", got, "Unicode without lone surrogates")) from error
-        except (recipe.ConversionError, ValueError, TypeError, OverflowError) as error:
+        except (recipe.ConversionError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RequestError(str(error)) from error
-        return Conversation(request=request, effort=effort if isinstance(effort, int) else None)
+        return Conversation(
+            request=request,
+            effort=effort if isinstance(effort, int) else None,
+            parallel_tool_calls=parallel is not False,
+        )
 
     def render(self, conversation: Conversation) -> Rendering:
         """The prompt's text and its control spans."""

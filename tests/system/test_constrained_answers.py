@@ -46,13 +46,11 @@ def chat(llm: LLM, max_tokens: int = 120, **wishes: Any) -> Completion:
     "sampling",
     [
         {"temperature": 0},
-        {"temperature": 2.0, "top_k": 3},
         {"top_p": 0.2, "min_p": 0.5},
         {"repetition_penalty": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0},
-        {"logit_bias": {1: 100, 300: 100, 301: 100, 1007: 100}},
-        {"logit_bias": {1: -100}},
+        {"logit_bias": {1: -100, 300: 100, 301: 100, 1007: 100}, "temperature": 2.0},
     ],
-    ids=["greedy", "hot", "narrow", "penalties", "bias to control tokens", "bias against EOS"],
+    ids=["greedy", "narrow", "penalties", "bias to control tokens"],
 )
 def test_an_answer_is_valid_under_any_sampling(llm: LLM, sampling: dict[str, Any]) -> None:
     found = chat(llm, **asks_for(POINT), **sampling)

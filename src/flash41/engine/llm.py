@@ -168,7 +168,7 @@ class LLM:
             stop=check_stop(stop),
         )
         params = params or SamplingParams()
-        watcher, constraint = self.chat_watcher(params, conversation), self.answer_constraint(params, conversation)
+        constraint, watcher = self.answer_constraint(params, conversation), self.chat_watcher(params, conversation)
         ids = self.codec.encode(conversation).ids
         (answer,) = self._run([self.request(ids, params, watcher=watcher, constraint=constraint)], None)
         if constraint is not None:

@@ -72,7 +72,7 @@ def chat_job(llm: LLM, body: Mapping[str, Any]) -> ChatJob:
     options = conversation.request.inference_options
     logprobs = (options.top_logprobs or 0) if options.logprobs else None
     params = _params(given, max_tokens, logprobs)
-    watcher, constraint = llm.chat_watcher(params, conversation), llm.answer_constraint(params, conversation)
+    constraint, watcher = llm.answer_constraint(params, conversation), llm.chat_watcher(params, conversation)
     request = llm.request(prompt.ids, params, watcher=watcher, constraint=constraint)
     return ChatJob(request=request, watcher=watcher, conversation=conversation, constraint=constraint)
 

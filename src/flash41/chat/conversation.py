@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import deepseek_recipe as recipe
 
+from flash41.chat.extras import split
 from flash41.chat.parsing import StreamParser
 from flash41.chat.protocols import Protocol, WireReply, WireRequest, converted
 from flash41.chat.tokenizer import Tokenizer
@@ -37,12 +38,6 @@ MODEL_NAME = "DeepSeek-V4.1-Flash"
 """The codec looks prompts up by this name; which name a server offers is its own business."""
 
 _EFFORT_TEXT = re.compile(r"Reasoning Effort: (\d+) \(range 1-100,")
-_EFFORT_PLACES = {
-    Protocol.CHAT: ("reasoning_effort",),
-    Protocol.RESPONSES: ("reasoning", "effort"),
-    Protocol.MESSAGES: ("output_config", "effort"),
-}
-"""Where each protocol says how hard to think."""
 _PLACED_BY_RENDERER = (
     recipe.SpecialToken.Bos,
     recipe.SpecialToken.Eos,
@@ -93,6 +88,8 @@ class Conversation:
     """How the body travelled, and its replies will."""
     wire: WireRequest | None = None
     """What returns in replies, where a body was converted."""
+    parallel_tool_calls: bool
+    """Whether an answer may hold several calls; the codec does not look at it."""
 
     @property
     def thinking(self) -> bool:
@@ -150,6 +147,7 @@ class ChatCodec:
         effort: Effort | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         response_format: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
     ) -> Conversation:
@@ -162,6 +160,7 @@ class ChatCodec:
             "reasoning_effort": effort,
             "tools": [dict(tool) for tool in tools] or None,
             "tool_choice": tool_choice,
+            "parallel_tool_calls": parallel_tool_calls,
             "response_format": response_format,
             "stop": list(stop) or None,
         }
@@ -174,7 +173,7 @@ class ChatCodec:
 
         Raises RequestError with the hosted service's wording.
         """
-        wire, effort = _without_number({**body, "model": MODEL_NAME}, protocol)
+        wire, extras = split({**body, "model": MODEL_NAME}, protocol)
         options = recipe.ConversionOptions().with_special_tokens(self._special_tokens)
         options = options.with_default_thinking_mode(thinking_by_default)
         try:
@@ -182,9 +181,15 @@ class ChatCodec:
         except UnicodeEncodeError as error:
             got = error.object[error.start : error.end]
             raise RequestError(complaint("conversation text", got, "Unicode without lone surrogates")) from error
-        except (recipe.ConversionError, ValueError, TypeError, OverflowError) as error:
+        except (recipe.ConversionError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RequestError(str(error)) from error
-        return Conversation(request=found.request, effort=effort, protocol=protocol, wire=found)
+        return Conversation(
+            request=found.request,
+            effort=extras.effort,
+            parallel_tool_calls=extras.parallel_tool_calls,
+            protocol=protocol,
+            wire=found,
+        )
 
     def render(self, conversation: Conversation) -> Rendering:
         """The prompt's text and its control spans."""
@@ -244,27 +249,6 @@ def _placeholder(tokenizer: Tokenizer, image_token_id: int) -> str:
     if tokenizer.id_of(text) != image_token_id:
         raise ConfigError(complaint("image_token_id", image_token_id, "a control token", f"it is the text {text!r}"))
     return text
-
-
-def _without_number(body: dict[str, Any], protocol: Protocol) -> tuple[dict[str, Any], int | None]:
-    """The body without a numeric effort, which the codec refuses, and the number."""
-    path = _EFFORT_PLACES[protocol]
-    holder: Any = body
-    for key in path[:-1]:
-        holder = holder.get(key)
-        if not isinstance(holder, dict):
-            return body, None
-    effort = holder.get(path[-1])
-    if effort is None or isinstance(effort, str):
-        return body, None
-    _check_effort(effort)
-    left = {key: value for key, value in holder.items() if key != path[-1]}
-    return (left if len(path) == 1 else {**body, path[0]: left}), effort
-
-
-def _check_effort(effort: object) -> None:
-    if isinstance(effort, bool) or not isinstance(effort, int) or not 1 <= effort <= 100:
-        raise RequestError(complaint("reasoning_effort", effort, "low, high, max or an integer from 1 to 100"))
 
 
 def _with_effort(text: str, spans: Sequence[tuple[int, int]], effort: int) -> tuple[str, list[tuple[int, int]]]:

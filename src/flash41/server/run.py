@@ -19,7 +19,6 @@ import uvicorn
 from flash41.engine.llm import LLM
 from flash41.errors import ConfigError, complaint
 from flash41.server.app import Application, create_app
-from flash41.server.conversations import ConstraintFor
 from flash41.server.engine_thread import EngineThread
 from flash41.server.settings import ServerSettings
 
@@ -53,11 +52,10 @@ class ServerProcess:
         llm: LLM,
         names: Sequence[str],
         settings: ServerSettings,
-        constraint_for: ConstraintFor | None = None,
     ) -> None:
         self._engine = EngineThread(llm, names, self._died)
         self._settings = settings
-        self.app: Application = create_app(self._engine, settings, constraint_for)
+        self.app: Application = create_app(self._engine, settings)
         self._has_died = False
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -152,11 +150,10 @@ def serve(
     names: Sequence[str],
     settings: ServerSettings,
     announce: Announce,
-    constraint_for: ConstraintFor | None = None,
 ) -> int:
     """Serves a model until told to stop; the exit status of the process."""
 
     async def main() -> int:
-        return await ServerProcess(llm, names, settings, constraint_for).run(announce)
+        return await ServerProcess(llm, names, settings).run(announce)
 
     return asyncio.run(main())

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from flash41.engine.request import SamplingParams
 from helpers.server_process import ServerProcess, serving
 
 NAME = "DeepSeek-V4.1-Flash"
+PATH = "/v1/chat/completions"
 KEY = "a-key-of-the-tests-0123"
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -107,7 +110,10 @@ def test_anthropic_is_answered_and_streamed(claude: anthropic.Anthropic) -> None
 
 COLOUR = {
     "type": "object",
-    "properties": {"red": {"type": "integer", "minimum": 0, "maximum": 255}, "tone": {"enum": ["dark", "light"]}},
+    "properties": {
+        "red": {"type": "integer", "minimum": 0, "maximum": 255},
+        "tone": {"type": "string", "enum": ["dark", "light"]},
+    },
     "required": ["red", "tone"],
     "additionalProperties": False,
 }
@@ -229,3 +235,23 @@ def test_nothing_is_left_in_the_engine_and_the_log_is_json(server: ServerProcess
     assert any(line["message"] == "request" and line.get("output_tokens") == 12 for line in lines)
     assert "hello" not in "".join(server.log)
     assert KEY not in "".join(server.log)
+
+
+def test_sigterm_under_load_finishes_what_is_open_and_ends_with_status_0(server: ServerProcess) -> None:
+    """The last test: it ends the server."""
+    headers, body = {"authorization": f"Bearer {KEY}"}, {"messages": HELLO, "max_tokens": 10, "seed": 1, "stream": True}
+    texts: list[str] = []
+
+    def ask() -> None:
+        texts.append(httpx.post(f"{server.url}{PATH}", json=body, headers=headers, timeout=60).text)
+
+    clients = [threading.Thread(target=ask) for _ in range(12)]
+    for client in clients:
+        client.start()
+    while httpx.get(f"{server.url}/v1/stats", headers=headers).json()["open_answers"] < len(clients):
+        time.sleep(0.02)
+    assert server.end() == 0
+    for client in clients:
+        client.join(60)
+    assert len(texts) == len(clients)
+    assert all(text.endswith("data: [DONE]\n\n") and '"finish_reason":"length"' in text for text in texts)

@@ -1,9 +1,10 @@
-"""Conversations to prompts and completions to messages: four verbs around the official codec, `deepseek_recipe`.
+"""Conversations to prompts and completions to messages: five verbs around the official codec, `deepseek_recipe`.
 
-    convert   a Chat Completions body, or our own records, -> Conversation (checked, defaults filled)
+    convert   a body of one of three protocols, or our own records, -> Conversation (checked, defaults filled)
     render    Conversation -> Rendering: the prompt's text and where its control tokens lie
     encode    Conversation -> Prompt: token ids
     parser    Conversation -> StreamParser: ids of the completion -> reasoning, content, tool calls
+    reply     Conversation -> WireReply: ids of the completion -> chunks of the protocol the body came in
 
 The codec's rules are the hosted service's.  One rule is our own: an integer effort, which the codec refuses.  It is
 rendered at the default effort and its number is then replaced in the text, where only the renderer can have put it.
@@ -14,6 +15,7 @@ nothing that a user, a tool or a document writes can open or close a turn.
 Knows nothing of models, images' pixels or requests in flight.  spec: chat.md sections 1 to 5 and 7.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,9 @@ from typing import Any, Literal
 
 import deepseek_recipe as recipe
 
+from flash41.chat.extras import split
 from flash41.chat.parsing import StreamParser
+from flash41.chat.protocols import Protocol, WireReply, WireRequest, converted
 from flash41.chat.tokenizer import Tokenizer
 from flash41.errors import ConfigError, RequestError, complaint
 
@@ -80,6 +84,12 @@ class Conversation:
     """The codec's record: messages, tools, parsing and inference options."""
     effort: int | None
     """A number that replaces the codec's own in the prompt; None leaves it."""
+    protocol: Protocol = Protocol.CHAT
+    """How the body travelled, and its replies will."""
+    wire: WireRequest | None = None
+    """What returns in replies, where a body was converted."""
+    parallel_tool_calls: bool
+    """Whether an answer may hold several calls; the codec does not look at it."""
 
     @property
     def thinking(self) -> bool:
@@ -110,7 +120,7 @@ class Prompt:
 
 
 class ChatCodec:
-    """The four verbs over one tokenizer."""
+    """The five verbs over one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, image_token_id: int) -> None:
         self.tokenizer = tokenizer
@@ -137,6 +147,7 @@ class ChatCodec:
         effort: Effort | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         response_format: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
     ) -> Conversation:
@@ -149,31 +160,36 @@ class ChatCodec:
             "reasoning_effort": effort,
             "tools": [dict(tool) for tool in tools] or None,
             "tool_choice": tool_choice,
+            "parallel_tool_calls": parallel_tool_calls,
             "response_format": response_format,
             "stop": list(stop) or None,
         }
         return self.convert(body | {key: value for key, value in optional.items() if value is not None})
 
-    def convert(self, body: Mapping[str, Any], *, thinking_by_default: bool = True) -> Conversation:
-        """A conversation from a Chat Completions body, whose `model` is not looked at.
+    def convert(
+        self, body: Mapping[str, Any], *, protocol: Protocol = Protocol.CHAT, thinking_by_default: bool = True
+    ) -> Conversation:
+        """A conversation from a body, whose `model` is not looked at.
 
         Raises RequestError with the hosted service's wording.
         """
-        effort = body.get("reasoning_effort")
-        wire = {**body, "model": MODEL_NAME}
-        if effort is not None and not isinstance(effort, str):
-            _check_effort(effort)
-            del wire["reasoning_effort"]
+        wire, extras = split({**body, "model": MODEL_NAME}, protocol)
         options = recipe.ConversionOptions().with_special_tokens(self._special_tokens)
         options = options.with_default_thinking_mode(thinking_by_default)
         try:
-            request = recipe.ChatCompletionRequest(wire).convert(options)
+            found = converted(protocol, wire, options)
         except UnicodeEncodeError as error:
             got = error.object[error.start : error.end]
             raise RequestError(complaint("conversation text", got, "Unicode without lone surrogates")) from error
-        except (recipe.ConversionError, ValueError, TypeError, OverflowError) as error:
+        except (recipe.ConversionError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RequestError(str(error)) from error
-        return Conversation(request=request, effort=effort if isinstance(effort, int) else None)
+        return Conversation(
+            request=found.request,
+            effort=extras.effort,
+            parallel_tool_calls=extras.parallel_tool_calls,
+            protocol=protocol,
+            wire=found,
+        )
 
     def render(self, conversation: Conversation) -> Rendering:
         """The prompt's text and its control spans."""
@@ -199,6 +215,22 @@ class ChatCodec:
         """A parser for one completion of this conversation."""
         return StreamParser(conversation.request, self._special_tokens, self.tokenizer)
 
+    def reply(
+        self, conversation: Conversation, *, name: str, model: str, created: int, keeps: bool = False
+    ) -> WireReply:
+        """A reply called `name` in the conversation's protocol; `keeps` collects it as one body instead of events."""
+        wire = conversation.wire or WireRequest(request=conversation.request)
+        tokens, tokenizer = self._special_tokens, self.tokenizer
+        made = {"name": name, "model": model}
+        return WireReply(
+            conversation.protocol, wire, tokens, self._decoder, tokenizer, **made, created=created, keeps=keeps
+        )
+
+    @functools.cached_property
+    def _decoder(self) -> recipe.Tokenizer:
+        """The tokenizer as the codec's own stream processor reads it."""
+        return recipe.Tokenizer.from_str(self.tokenizer.document())
+
     def _plain(self, text: str) -> list[int]:
         return self.tokenizer.encode(text) if text else []
 
@@ -217,11 +249,6 @@ def _placeholder(tokenizer: Tokenizer, image_token_id: int) -> str:
     if tokenizer.id_of(text) != image_token_id:
         raise ConfigError(complaint("image_token_id", image_token_id, "a control token", f"it is the text {text!r}"))
     return text
-
-
-def _check_effort(effort: object) -> None:
-    if isinstance(effort, bool) or not isinstance(effort, int) or not 1 <= effort <= 100:
-        raise RequestError(complaint("reasoning_effort", effort, "low, high, max or an integer from 1 to 100"))
 
 
 def _with_effort(text: str, spans: Sequence[tuple[int, int]], effort: int) -> tuple[str, list[tuple[int, int]]]:

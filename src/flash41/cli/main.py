@@ -21,6 +21,7 @@ from flash41.cli.generate import generate
 from flash41.cli.inspect import inspect
 from flash41.cli.make_checkpoint import make_checkpoint
 from flash41.cli.make_tiny import make_tiny
+from flash41.cli.serve import serve
 from flash41.cli.trace import trace
 from flash41.errors import Flash41Error, complaint
 from flash41.version import __version__
@@ -88,6 +89,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command("generate", short_help="Answer one prompt.")(generate)
+    app.command("serve", short_help="Answer over HTTP.")(serve)
     app.command("batch", short_help="Answer a file of calls.")(batch)
     app.command("bench", short_help="Measure speed on this machine.")(bench)
     app.command("inspect", short_help="Show a model's layers and sizes.")(inspect)

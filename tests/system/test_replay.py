@@ -187,22 +187,25 @@ def test_compressed_rows_are_never_cut(model: LoadedModel) -> None:
     assert torch.equal(*pools)
 
 
-@given(data=st.data())
-@settings(max_examples=2, deadline=None)
-def test_answers_of_decoder_replay_depend_on_nothing_but_the_request(data: st.DataObject, models: Models) -> None:
+@pytest.fixture(scope="module")
+def tailed(models: Models) -> dict[tuple[int, ...], Tokens]:
+    """Prompts, some of which begin alike, and what each is answered with decoder replay in an engine of its own."""
     model = models(CHECKPOINT, Profile.VENDOR)
     page, wide = page_size(model), window(model)
     system = prompt(5, 2 * page + wide)
-    ids = [system, (*system, *prompt(6, wide)), prompt(7, wide + 3), (*system[: page + 1], *prompt(8, wide + 2))]
-    asked = [asking(number, text, PARAMS) for number, text in enumerate(ids)]
-    expected = {
-        one.request_id: one_by_one(
-            engine(model, decoder=True, rows=64), asking(one.request_id, one.prompt_ids, PARAMS)
-        )[0]
-        for one in asked
-    }
+    texts = [system, (*system, *prompt(6, wide)), prompt(7, wide + 3), (*system[: page + 1], *prompt(8, wide + 2))]
+    asked = [asking(number, ids, PARAMS) for number, ids in enumerate(texts)]
+    return {tuple(one.prompt_ids): one_by_one(engine(model, decoder=True, rows=64), one)[0] for one in asked}
+
+
+@given(data=st.data())
+@settings(max_examples=2, deadline=None)
+def test_answers_of_decoder_replay_depend_on_nothing_but_the_request(
+    data: st.DataObject, models: Models, tailed: dict[tuple[int, ...], Tokens]
+) -> None:
+    asked = [asking(number, ids, PARAMS) for number, ids in enumerate(tailed)]
     tested = engine(
-        model,
+        models(CHECKPOINT, Profile.VENDOR),
         decoder=True,
         rows=data.draw(st.integers(2, 40), label="rows"),
         spare=data.draw(st.integers(0, 3), label="spare"),
@@ -215,7 +218,7 @@ def test_answers_of_decoder_replay_depend_on_nothing_but_the_request(data: st.Da
             step(tested, seen)
     while tested.num_unfinished:
         step(tested, seen)
-    assert seen == expected
+    assert seen == {one.request_id: tailed[tuple(one.prompt_ids)] for one in asked}
 
 
 def test_a_request_with_decoder_replay_resumes_before_its_own_tail(model: LoadedModel) -> None:

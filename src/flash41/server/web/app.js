@@ -54,12 +54,9 @@ function bindPanel() {
     return byId("system").focus();
   });
   byId("close-settings").addEventListener("click", close);
-  byId("settings-form").addEventListener("submit", () => {
-    close(); // Enter in a field of one line
-    byId("prompt").focus();
-  });
   byId("settings").addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
+    const isDone = event.key === "Enter" && event.target.tagName === "INPUT";
+    if (event.key !== "Escape" && !isDone) return;
     event.preventDefault(); // closes the panel, and does not stop an answer
     close();
   });

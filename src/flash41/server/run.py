@@ -78,7 +78,7 @@ class ServerProcess:
         listener = listening(self._settings)
         with contextlib.closing(listener):
             self._engine.start()
-            server = _Server(_config(self.app))
+            server = _Server(config(self.app))
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.end)
@@ -132,7 +132,8 @@ def url(host: str, listener: socket.socket) -> str:
     return f"http://{name}:{listener.getsockname()[1]}"
 
 
-def _config(app: Application) -> uvicorn.Config:
+def config(app: Application) -> uvicorn.Config:
+    """How uvicorn is to serve the application: HTTP only, heads bounded, no log and no signals of its own."""
     return uvicorn.Config(
         app,
         http="h11",

@@ -1,5 +1,6 @@
 """`GET /health`, `GET /ready`, and `GET /v1/stats`."""
 
+import asyncio
 from dataclasses import asdict
 
 from fastapi import APIRouter
@@ -33,6 +34,7 @@ def health_routes(context: Context) -> APIRouter:
                 "max_num_seqs": facts.max_num_seqs,
                 "choices": facts.choices,
                 "open_answers": context.gate.num_open,
+                "tasks": len(asyncio.all_tasks()),
                 "engine": {**asdict(stats.engine), **own},
             }
         )

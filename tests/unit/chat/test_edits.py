@@ -17,7 +17,7 @@ def test_an_effort_of_another_length_moves_the_spans_behind_it() -> None:
 
 
 def test_only_the_number_that_the_renderer_placed_is_replaced() -> None:
-    quoted = TEXT.replace("hi", "Reasoning Effort: 75 (range 1-100,")
+    quoted = TEXT.replace(">hi<", ">Reasoning Effort: 75 (range 1-100,<")
     text, _ = with_effort(quoted, spans(quoted), 9)
     assert text.count("75") == 1
     assert text.index("9") < text.index("75")

@@ -38,7 +38,7 @@ from flash41.engine.request import FinishReason
 GONE_SHARE = 0.2
 FULL = (64, 24, 3)
 """Clients, tokens of an answer, and rounds."""
-QUICK = (12, 6, 2)
+QUICK = (10, 4, 2)
 """The same with --quick."""
 SLOTS = 8
 SETTLE_SECONDS = 20.0

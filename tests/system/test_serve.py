@@ -2,8 +2,11 @@
 
 import json
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import httpx
@@ -15,6 +18,7 @@ from flash41.engine.request import SamplingParams
 from helpers.server_process import ServerProcess, serving
 
 NAME = "DeepSeek-V4.1-Flash"
+PATH = "/v1/chat/completions"
 KEY = "a-key-of-the-tests-0123"
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -104,6 +108,72 @@ def test_anthropic_is_answered_and_streamed(claude: anthropic.Anthropic) -> None
     assert counted.input_tokens == found.usage.input_tokens
 
 
+COLOUR = {
+    "type": "object",
+    "properties": {
+        "red": {"type": "integer", "minimum": 0, "maximum": 255},
+        "tone": {"type": "string", "enum": ["dark", "light"]},
+    },
+    "required": ["red", "tone"],
+    "additionalProperties": False,
+}
+CHAT_MODE = {"thinking": {"type": "disabled"}}
+
+
+def is_colour(text: str) -> bool:
+    found = json.loads(text)
+    return set(found) == {"red", "tone"} and 0 <= found["red"] <= 255 and found["tone"] in ("dark", "light")
+
+
+def test_openai_gets_structured_output_from_a_model_that_knows_none(chat: openai.OpenAI) -> None:
+    wish = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR, "strict": True}}
+    asked = {"model": NAME, "messages": HELLO, "max_tokens": 120, "seed": 3, "response_format": wish}
+    found = chat.chat.completions.create(**asked, extra_body=CHAT_MODE)  # type: ignore[call-overload]
+    assert found.choices[0].finish_reason == "stop"
+    assert is_colour(found.choices[0].message.content)
+    answer = chat.responses.create(
+        model=NAME,
+        input="hello",
+        max_output_tokens=120,
+        reasoning={"effort": "none"},
+        text={"format": {"type": "json_schema", "name": "colour", "schema": COLOUR}},
+    )
+    assert is_colour(answer.output_text)
+
+
+def test_openai_makes_a_tool_round_trip(chat: openai.OpenAI) -> None:
+    tool = {"type": "function", "function": {"name": "paint", "description": "Paints.", "parameters": COLOUR}}
+    asked = {"model": NAME, "tools": [tool], "seed": 4, "max_tokens": 150, "extra_body": CHAT_MODE}
+    first = chat.chat.completions.create(  # type: ignore[call-overload]
+        **asked, messages=HELLO, tool_choice="required", parallel_tool_calls=False
+    )
+    (choice,) = first.choices
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    assert call.function.name == "paint"
+    assert is_colour(call.function.arguments)
+    message = choice.message.model_dump(exclude_none=True)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "painted"}
+    second = chat.chat.completions.create(**{**asked, "max_tokens": 4}, messages=[*HELLO, message, result])  # type: ignore[call-overload]
+    assert second.usage.prompt_tokens > first.usage.prompt_tokens
+    assert second.usage.prompt_tokens_details.cached_tokens > 0, "the round began like the one before"
+
+
+def test_anthropic_makes_a_tool_round_trip(claude: anthropic.Anthropic) -> None:
+    tool: Any = {"name": "paint", "description": "Paints.", "input_schema": COLOUR}
+    asked: Any = {"model": NAME, "tools": [tool], "max_tokens": 150, "thinking": {"type": "disabled"}}
+    choice: Any = {"type": "tool", "name": "paint", "disable_parallel_tool_use": True}
+    with claude.messages.stream(**asked, messages=HELLO, tool_choice=choice) as stream:
+        first = stream.get_final_message()
+    assert first.stop_reason == "tool_use"
+    (block,) = [block for block in first.content if block.type == "tool_use"]
+    assert is_colour(json.dumps(block.input))
+    content: Any = [{"type": "tool_result", "tool_use_id": block.id, "content": "painted"}]
+    turns: Any = [*HELLO, {"role": "assistant", "content": first.content}, {"role": "user", "content": content}]
+    second = claude.messages.create(**{**asked, "max_tokens": 4}, messages=turns)
+    assert second.usage.output_tokens == 4
+
+
 def test_models_are_listed(chat: openai.OpenAI, claude: anthropic.Anthropic) -> None:
     assert [model.id for model in chat.models.list()] == [NAME]
     assert [model.id for model in claude.models.list()] == [NAME]
@@ -165,3 +235,23 @@ def test_nothing_is_left_in_the_engine_and_the_log_is_json(server: ServerProcess
     assert any(line["message"] == "request" and line.get("output_tokens") == 12 for line in lines)
     assert "hello" not in "".join(server.log)
     assert KEY not in "".join(server.log)
+
+
+def test_sigterm_under_load_finishes_what_is_open_and_ends_with_status_0(server: ServerProcess) -> None:
+    """The last test: it ends the server."""
+    headers, body = {"authorization": f"Bearer {KEY}"}, {"messages": HELLO, "max_tokens": 10, "seed": 1, "stream": True}
+    texts: list[str] = []
+
+    def ask() -> None:
+        texts.append(httpx.post(f"{server.url}{PATH}", json=body, headers=headers, timeout=60).text)
+
+    clients = [threading.Thread(target=ask) for _ in range(12)]
+    for client in clients:
+        client.start()
+    while httpx.get(f"{server.url}/v1/stats", headers=headers).json()["open_answers"] < len(clients):
+        time.sleep(0.02)
+    assert server.end() == 0
+    for client in clients:
+        client.join(60)
+    assert len(texts) == len(clients)
+    assert all(text.endswith("data: [DONE]\n\n") and '"finish_reason":"length"' in text for text in texts)

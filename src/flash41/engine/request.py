@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from flash41.cache.page_keys import PageKey
 from flash41.errors import RequestError, combined, complaint
@@ -40,8 +41,8 @@ class StopWatcher(Protocol):
 class Constraint(Protocol):
     """Restricts the tokens of one answer, for example to a grammar."""
 
-    def allowed(self) -> Tensor:
-        """Bool [vocab]: tokens that may come next."""
+    def allowed(self) -> NDArray[np.bool_]:
+        """Bool [vocab]: tokens that may come next; the caller may not keep it."""
         ...
 
     def push(self, token_id: int) -> None:

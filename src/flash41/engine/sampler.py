@@ -59,7 +59,7 @@ def processed(logits: Tensor, request: Request) -> Tensor:
         if token_id < len(scores):
             scores[token_id] += bias
     if request.constraint is not None:
-        scores = scores.masked_fill(~request.constraint.allowed(), -torch.inf)
+        scores = scores.masked_fill(~torch.from_numpy(request.constraint.allowed()), -torch.inf)
     return scores
 
 

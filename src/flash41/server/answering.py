@@ -35,6 +35,8 @@ PREFIXES = {
 TEXT_PREFIX = "cmpl-"
 LARGE_BODY_BYTES = 32_768
 """Above this a body is rendered beside the event loop, which others wait for."""
+COSTLY_FIELDS = {"tools", "response_format", "text"}
+"""A schema may take a second to become a grammar."""
 SEED_HEADER = "x-seed"
 
 P = ParamSpec("P")
@@ -113,8 +115,8 @@ async def answer_texts(context: Context, request: Request) -> Response:
 
 
 async def beside_the_loop(body: JsonBody, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of work on a body; that on a large one runs in a thread, so that others need not wait."""
-    if body.num_bytes <= LARGE_BODY_BYTES:
+    """The result of work on a body; where it may take long it runs in a thread, so that others need not wait."""
+    if body.num_bytes <= LARGE_BODY_BYTES and not COSTLY_FIELDS & body.fields.keys():
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)
 

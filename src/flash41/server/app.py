@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from flash41.chat.constraints import AnswerConstraints
 from flash41.server.api_errors import ApiError
 from flash41.server.context import Context
 from flash41.server.conversations import ConstraintFor, ConversationReader
@@ -60,9 +61,11 @@ class Application:
 def create_app(
     service: Service, settings: ServerSettings | None = None, constraint_for: ConstraintFor | None = None
 ) -> Application:
-    """The application that serves `service`; `constraint_for` enforces schemas and required calls."""
-    settings = settings or ServerSettings()
-    gate = Gate(service.facts.max_num_seqs, settings.max_waiting)
+    """The application that serves `service`; without `constraint_for`, grammars enforce schemas and required calls."""
+    settings, facts = settings or ServerSettings(), service.facts
+    if constraint_for is None:
+        constraint_for = AnswerConstraints(service.codec, facts.vocab_size, facts.eos_token_id).constraint
+    gate = Gate(facts.max_num_seqs, settings.max_waiting)
     context = Context(
         service=service,
         settings=settings,

@@ -16,11 +16,11 @@ import deepseek_recipe as recipe
 from flash41.chat.conversation import Conversation, Prompt
 from flash41.chat.protocols import Protocol
 from flash41.chat.watching import ChatWatcher
-from flash41.engine.request import Constraint, SamplingParams
+from flash41.engine.request import SamplingParams
 from flash41.errors import RequestError
 from flash41.server.api_errors import ApiError, refused
 from flash41.server.schemas import LARGEST_SEED, ChatBody, ResponsesBody, SamplingBody
-from flash41.server.service import Job, ModelFacts, Service
+from flash41.server.service import AnswerConstraint, Job, ModelFacts, Service
 from flash41.server.settings import ServerSettings
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -28,7 +28,7 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", *PENALTIES)
 OURS = {"n", "max_completion_tokens", "logit_bias", "seed", "top_k", "min_p", *PENALTIES}
 """Fields that this server reads itself; the codec would refuse or ignore them."""
 
-ConstraintFor = Callable[[Conversation], Constraint | None]
+ConstraintFor = Callable[[Conversation], AnswerConstraint | None]
 """What restricts the answer to a conversation: a schema, a required call, or nothing.  Raises RequestError."""
 
 
@@ -53,7 +53,7 @@ class Call:
 class ConversationReader:
     """Turns bodies into calls."""
 
-    def __init__(self, service: Service, settings: ServerSettings, constraint_for: ConstraintFor | None) -> None:
+    def __init__(self, service: Service, settings: ServerSettings, constraint_for: ConstraintFor) -> None:
         self._service = service
         self._settings = settings
         self._constraint_for = constraint_for
@@ -109,10 +109,10 @@ class ConversationReader:
 
     def _job(self, conversation: Conversation, prompt: Prompt, params: SamplingParams, seed: int, salt: bytes) -> Job:
         # Without stop strings nothing in the text ends an answer, and it need not be read twice.
-        stops = bool(conversation.request.parsing_options.stop_sequences)
+        stops = bool(conversation.parsing_options.stop_sequences)
         watcher = ChatWatcher(self._service.codec, conversation, self._service.facts.eos_token_id) if stops else None
         try:
-            constraint = None if self._constraint_for is None else self._constraint_for(conversation)
+            constraint = self._constraint_for(conversation)
         except RequestError as error:
             raise refused(error) from error
         return Job(prompt_ids=prompt.ids, params=params, seed=seed, watcher=watcher, constraint=constraint, salt=salt)

@@ -22,7 +22,7 @@ from flash41.chat.conversation import ChatCodec
 from flash41.engine.llm import LLM
 from flash41.engine.request import FinishReason, Request
 from flash41.engine.scheduler import TokenEvent
-from flash41.errors import Flash41Error
+from flash41.errors import Flash41Error, RequestError
 from flash41.server.service import (
     EngineStoppedError,
     GeneratedToken,
@@ -110,6 +110,10 @@ class EngineThread:
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
+    def give_up(self) -> None:
+        """Ends every open answer at once, however long the current step takes; nothing can be submitted any more."""
+        self._die(EngineStoppedError("the engine was stopped"), is_death=False)
+
     def stats(self) -> ServiceStats:
         """Figures of the last step."""
         return self._stats
@@ -154,8 +158,9 @@ class EngineThread:
     def _admit(self, opened: _Open) -> None:
         job = opened.job
         try:
-            request = self._llm.request(job.prompt_ids, job.params, job.seed, job.watcher, job.salt)
-            request.constraint = job.constraint
+            request = self._llm.request(
+                job.prompt_ids, job.params, job.seed, job.watcher, cache_salt=job.salt, constraint=job.constraint
+            )
             self._llm.engine.add(request)
         except Flash41Error as error:
             self._send([(opened, error)])
@@ -195,10 +200,8 @@ class EngineThread:
             opened = self._open[event.request_id]
             if event.finish_reason is not None:
                 del self._open[event.request_id]
-            if event.token is not None and opened.request is not None:
-                cached = opened.request.num_cached_tokens or 0
-                token = GeneratedToken(token=event.token, finish_reason=event.finish_reason, num_cached_tokens=cached)
-                news.append((opened, token))
+            if event.token is not None:
+                news.append((opened, _item(opened, event)))
         return news
 
     def _lost(self, error: Exception) -> list[_News]:
@@ -253,6 +256,22 @@ class EngineThread:
         self._generations.clear()
         if is_death and self._on_death is not None:
             self._on_death()
+
+
+def _item(opened: _Open, event: TokenEvent) -> GeneratedToken | Flash41Error:
+    """A token, or what a constraint has to say about the answer that ends with it."""
+    assert event.token is not None, event
+    assert opened.request is not None, event
+    if event.finish_reason is not None and opened.job.constraint is not None:
+        try:
+            opened.job.constraint.check()
+        except RequestError as error:
+            return error
+    return GeneratedToken(
+        token=event.token,
+        finish_reason=event.finish_reason,
+        num_cached_tokens=opened.request.num_cached_tokens or 0,
+    )
 
 
 def _facts(llm: LLM, names: Sequence[str]) -> ModelFacts:

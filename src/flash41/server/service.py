@@ -47,6 +47,14 @@ class ModelFacts:
     """What was decided at the start, with reasons."""
 
 
+class AnswerConstraint(Constraint, Protocol):
+    """Restricts the tokens of one answer, and knows whether it could to the end."""
+
+    def check(self) -> None:
+        """Raises RequestError if it broke the answer off."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One answer to compute."""
@@ -57,7 +65,7 @@ class Job:
     """The seed in effect: the asked one, or one that was drawn."""
     watcher: StopWatcher | None = None
     """Ends the answer at a stop string."""
-    constraint: Constraint | None = None
+    constraint: AnswerConstraint | None = None
     """Restricts its tokens."""
     salt: bytes = b""
     """Requests of different salts share no cached prefix."""

@@ -117,6 +117,33 @@ def test_a_call_inside_the_reasoning_is_a_call(codec: ChatCodec) -> None:
     assert len(message["message"]["tool_calls"]) == 2
 
 
+@pytest.mark.parametrize("opener", ["<｜DSML｜ calls>\n", "<｜DSML｜calls>\n", "<｜DSML｜ toolcalls>\n", ""])
+def test_an_odd_or_missing_opener_loses_no_call(codec: ChatCodec, opener: str) -> None:
+    """Pitfall 133: the opener may be misspelt or missing while the invocation is whole."""
+    text = CALLS.replace("<｜DSML｜ calls>\n", opener, 1)
+    message = Scripted(codec, text).post(CHAT, {**HELLO, "tools": [TOOL]}).json["choices"][0]["message"]
+    assert [json.loads(call["function"]["arguments"])["city"] for call in message["tool_calls"]] == ["Paris", "Rome"]
+    assert message["content"] == "Look."
+
+
+def test_without_tools_markup_is_content(codec: ChatCodec) -> None:
+    """Pitfall 134: only declared tools can be called."""
+    message = Scripted(codec, CALLS).post(CHAT, HELLO).json["choices"][0]["message"]
+    assert "tool_calls" not in message
+    assert "｜DSML｜" in message["content"]
+
+
+def test_a_required_call_is_all_there_is(codec: ChatCodec) -> None:
+    """Pitfall 135: a named choice gives arguments and no markup in the content."""
+    rest = CALLS.partition("<｜DSML｜ calls>\n")[2]
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    body = {**HELLO, "tools": [TOOL], "tool_choice": choice, "thinking": {"type": "disabled"}}
+    scripted = Scripted(codec, rest)
+    message = scripted.post(CHAT, body).json["choices"][0]["message"]
+    assert (message["content"], len(message["tool_calls"])) == ("", 2)
+    assert scripted.service.jobs[0].constraint is not None
+
+
 def test_a_tool_round_trip_renders_call_and_result(codec: ChatCodec) -> None:
     scripted = Scripted(codec, CALLS)
     first = scripted.post(CHAT, {**HELLO, "tools": [TOOL]}).json["choices"][0]["message"]

@@ -104,6 +104,7 @@ def test_text_appears_while_it_is_computed(browser: Browser, codec: ChatCodec) -
         until(page, f"document.querySelector('.prose').textContent.length > {first}")
         page.get_by_role("button", name="Stop").click()
         ended(page)
+        expect(page.get_by_label("Message")).to_be_focused()
         expect(page.get_by_role("log")).to_have_attribute("aria-busy", "false")
 
 

@@ -82,10 +82,10 @@ export class Chat {
   }
 
   retry(answer) {
-    if (this.isBusy) return;
-    this.cut(this.turns.indexOf(answer));
+    const index = this.turns.indexOf(answer);
+    if (this.isBusy || !this.canAsk(this.turns.slice(0, index))) return;
+    this.cut(index);
     this.ask();
-    this.prompt.focus();
   }
 
   cut(index) {
@@ -178,10 +178,13 @@ export class Chat {
 
   showState() {
     const waits = isWaiting(this.turns.at(-1));
+    const [send, stop, focused] = [byId("send"), byId("stop"), document.activeElement];
     byId("welcome").hidden = this.turns.length > 0;
-    byId("stop").hidden = !this.isBusy;
-    byId("send").hidden = this.isBusy;
-    byId("send").disabled = !this.prompt.value.trim() || waits;
+    stop.hidden = !this.isBusy;
+    send.hidden = this.isBusy;
+    send.disabled = !this.prompt.value.trim() || waits;
+    if (focused === send && this.isBusy) stop.focus(); // a button that goes hands its focus on
+    if (focused === stop && !this.isBusy) this.prompt.focus();
     this.prompt.placeholder = waits ? "Send the results of the calls first" : "Message";
     this.transcript.setAttribute("aria-busy", String(this.isBusy));
   }

@@ -119,7 +119,7 @@ class ConversationReader:
 
 
 def refused_conversion(error: recipe.ConversionError) -> ApiError:
-    """A error of a complaint by the codec itself."""
+    """The error of a complaint by the codec itself."""
     wrapped = RequestError(str(error))
     wrapped.__cause__ = error
     return refused(wrapped)

@@ -162,10 +162,8 @@ class _Maker:
         self._grammars = grammars
         self._conversation = conversation
         self._asked = conversation.request.conversation
-        options = conversation.request.parsing_options
-        stage = options.thinking_initial_stage
-        self._reasons = stage is not None and stage.starts_in_reasoning()
-        self._calls_are_read = options.parse_tool_calls
+        self._reasons = conversation.starts_in_reasoning
+        self._calls_are_read = conversation.parsing_options.parse_tool_calls
         self._begun = _begun(codec, conversation)
 
     def constraint(self) -> AnswerConstraint:

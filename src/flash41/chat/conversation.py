@@ -16,7 +16,6 @@ Knows nothing of models, images' pixels or requests in flight.  spec: chat.md se
 """
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,10 @@ from typing import Any, Literal
 
 import deepseek_recipe as recipe
 
+from flash41.chat.edits import task_token, with_effort, with_task
 from flash41.chat.extras import split
 from flash41.chat.parsing import StreamParser
-from flash41.chat.protocols import Protocol, WireReply, WireRequest, converted
+from flash41.chat.protocols import Counts, Identity, Protocol, WireReply, WireRequest, converted
 from flash41.chat.tokenizer import Tokenizer
 from flash41.errors import ConfigError, RequestError, complaint
 
@@ -37,7 +37,6 @@ Effort = str | int
 MODEL_NAME = "DeepSeek-V4.1-Flash"
 """The codec looks prompts up by this name; which name a server offers is its own business."""
 
-_EFFORT_TEXT = re.compile(r"Reasoning Effort: (\d+) \(range 1-100,")
 _PLACED_BY_RENDERER = (
     recipe.SpecialToken.Bos,
     recipe.SpecialToken.Eos,
@@ -90,11 +89,27 @@ class Conversation:
     """What returns in replies, where a body was converted."""
     parallel_tool_calls: bool
     """Whether an answer may hold several calls; the codec does not look at it."""
+    task: str | None = None
+    """A quick instruction, whose answer has no reasoning; None for a usual turn."""
 
     @property
     def thinking(self) -> bool:
         """Whether the completion begins inside reasoning."""
         return self.request.conversation.thinking_mode
+
+    @property
+    def parsing_options(self) -> recipe.ParsingOptions:
+        """How completions are read."""
+        options = self.request.parsing_options
+        if self.task is not None:
+            options.thinking_initial_stage = None
+        return options
+
+    @property
+    def starts_in_reasoning(self) -> bool:
+        """Whether the first token of a completion is reasoning."""
+        stage = self.parsing_options.thinking_initial_stage
+        return stage is not None and stage.starts_in_reasoning()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +202,7 @@ class ChatCodec:
             request=found.request,
             effort=extras.effort,
             parallel_tool_calls=extras.parallel_tool_calls,
+            task=self._checked_task(extras.task),
             protocol=protocol,
             wire=found,
         )
@@ -196,7 +212,9 @@ class ChatCodec:
         rendered = self._encoding.render_conversation(conversation.request.conversation)
         text, spans = rendered.prompt, rendered.special_ranges
         if conversation.effort is not None and conversation.thinking:
-            text, spans = _with_effort(text, spans, conversation.effort)
+            text, spans = with_effort(text, spans, conversation.effort)
+        if conversation.task is not None:
+            text, spans = with_task(text, spans, task_token(conversation.task))
         return Rendering(text=text, control_spans=tuple(spans), images=tuple(rendered.image_sources))
 
     def encode(self, conversation: Conversation) -> Prompt:
@@ -213,23 +231,30 @@ class ChatCodec:
 
     def parser(self, conversation: Conversation) -> StreamParser:
         """A parser for one completion of this conversation."""
-        return StreamParser(conversation.request, self._special_tokens, self.tokenizer)
+        return StreamParser(conversation.request, conversation.parsing_options, self._special_tokens, self.tokenizer)
 
     def reply(
         self, conversation: Conversation, *, name: str, model: str, created: int, keeps: bool = False
     ) -> WireReply:
         """A reply called `name` in the conversation's protocol; `keeps` collects it as one body instead of events."""
         wire = conversation.wire or WireRequest(request=conversation.request)
-        tokens, tokenizer = self._special_tokens, self.tokenizer
-        made = {"name": name, "model": model}
+        options, identity = conversation.parsing_options, Identity(name=name, model=model, created=created)
+        options.special_tokens = self._special_tokens
+        end = self.tokenizer.id_of(self._special_tokens.token(recipe.SpecialToken.ThinkingEnd))
+        counts = Counts(conversation.protocol, end, reasons=conversation.starts_in_reasoning)
         return WireReply(
-            conversation.protocol, wire, tokens, self._decoder, tokenizer, **made, created=created, keeps=keeps
+            conversation.protocol, wire, options, identity, counts, self._decoder, self.tokenizer, keeps=keeps
         )
 
     @functools.cached_property
     def _decoder(self) -> recipe.Tokenizer:
         """The tokenizer as the codec's own stream processor reads it."""
         return recipe.Tokenizer.from_str(self.tokenizer.document())
+
+    def _checked_task(self, task: str | None) -> str | None:
+        if task is not None and self.tokenizer.id_of(task_token(task)) is None:
+            raise RequestError(complaint("task", task, "one that this tokenizer has a token for"))
+        return task
 
     def _plain(self, text: str) -> list[int]:
         return self.tokenizer.encode(text) if text else []
@@ -249,16 +274,6 @@ def _placeholder(tokenizer: Tokenizer, image_token_id: int) -> str:
     if tokenizer.id_of(text) != image_token_id:
         raise ConfigError(complaint("image_token_id", image_token_id, "a control token", f"it is the text {text!r}"))
     return text
-
-
-def _with_effort(text: str, spans: Sequence[tuple[int, int]], effort: int) -> tuple[str, list[tuple[int, int]]]:
-    """The number right behind the first two control tokens (BOS, System) replaced, later spans moved along."""
-    found = _EFFORT_TEXT.match(text, spans[1][1])
-    assert found is not None, f"no effort in a thinking prompt: {text[:200]!r}"
-    start, end = found.span(1)
-    moved = len(str(effort)) - (end - start)
-    edited = text[:start] + str(effort) + text[end:]
-    return edited, [(a, b) if b <= start else (a + moved, b + moved) for a, b in spans]
 
 
 def _wire_message(message: Message) -> dict[str, Any]:

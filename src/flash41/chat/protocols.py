@@ -55,6 +55,16 @@ class WireRequest:
     namespaces: Mapping[str, tuple[str, str]] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a reply calls itself."""
+
+    name: str
+    model: str
+    created: int
+    """Seconds since 1970."""
+
+
 Alternatives = Sequence[tuple[int, float]]
 
 
@@ -79,25 +89,20 @@ class WireReply:
         self,
         protocol: Protocol,
         wire: WireRequest,
-        special_tokens: recipe.SpecialTokens,
+        options: recipe.ParsingOptions,
+        identity: Identity,
+        counts: "Counts",
         decoder: recipe.Tokenizer,
         tokenizer: Tokenizer,
         *,
-        name: str,
-        model: str,
-        created: int,
         keeps: bool,
     ) -> None:
-        options = wire.request.parsing_options
-        options.special_tokens = special_tokens
-        self._processor = recipe.StreamProcessor(_generator(protocol, wire, name, model), options, decoder)
+        self._processor = recipe.StreamProcessor(_generator(protocol, wire, identity), options, decoder)
         self._response: Any = _RESPONSES[protocol]
         self._kept: Any = None
-        self._identity = (name, model, created) if keeps else None
+        self._identity = identity if keeps else None
         self._text = tokenizer.incremental()
-        stage = wire.request.parsing_options.thinking_initial_stage
-        end = tokenizer.id_of(special_tokens.token(recipe.SpecialToken.ThinkingEnd))
-        self._counts = _Counts(protocol, end, reasons=stage is not None and stage.starts_in_reasoning())
+        self._counts = counts
 
     @property
     def is_finished(self) -> bool:
@@ -107,7 +112,8 @@ class WireReply:
     def begin(self, num_prompt_tokens: int, num_cached_tokens: int) -> list[WireEvent]:
         """Events of the beginning."""
         if self._identity is not None:
-            self._kept = self._response(*self._identity, num_prompt_tokens, num_cached_tokens)
+            name, model, created = self._identity.name, self._identity.model, self._identity.created
+            self._kept = self._response(name, model, created, num_prompt_tokens, num_cached_tokens)
         usage = recipe.PromptUsage(prompt_tokens=num_prompt_tokens, prompt_cache_hit_tokens=num_cached_tokens)
         return self._feed(recipe.InferenceChunk.ready(prompt_usage=usage))
 
@@ -156,7 +162,7 @@ class WireReply:
 USAGE = '"usage":{'
 
 
-class _Counts:
+class Counts:
     """Tokens of one answer, and where each protocol writes them."""
 
     def __init__(self, protocol: Protocol, end_of_reasoning: int | None, *, reasons: bool) -> None:
@@ -200,7 +206,8 @@ _RESPONSES = {
 _Generator = recipe.ChatCompletionChunkGenerator | recipe.ResponsesChunkGenerator | recipe.MessagesChunkGenerator
 
 
-def _generator(protocol: Protocol, wire: WireRequest, name: str, model: str) -> _Generator:
+def _generator(protocol: Protocol, wire: WireRequest, identity: Identity) -> _Generator:
+    name, model = identity.name, identity.model
     if protocol is Protocol.CHAT:
         return recipe.ChatCompletionRequest.chunk_generator(wire.request, name, model)
     if protocol is Protocol.MESSAGES:

@@ -15,6 +15,7 @@ import typer
 
 from flash41.cli.batch import batch
 from flash41.cli.bench import bench
+from flash41.cli.chat import chat
 from flash41.cli.common import print_error
 from flash41.cli.doctor import doctor
 from flash41.cli.generate import generate
@@ -89,6 +90,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command("generate", short_help="Answer one prompt.")(generate)
+    app.command("chat", short_help="Talk in the terminal.")(chat)
     app.command("serve", short_help="Answer over HTTP.")(serve)
     app.command("batch", short_help="Answer a file of calls.")(batch)
     app.command("bench", short_help="Measure speed on this machine.")(bench)

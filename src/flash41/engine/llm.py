@@ -13,7 +13,7 @@ the model was trained to read them.  `stream` yields events as they come.
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +183,7 @@ class LLM:
         seed: int | None = None,
         *,
         stop: str | Sequence[str] = (),
-    ) -> Iterator[StreamEvent]:
+    ) -> Generator[StreamEvent, None, None]:
         """Tokens of one answer as they come; closing the iterator aborts the request.
 
         `seed` overrides that of the parameters, for a caller that drew one.  A stop string ends the answer with the
@@ -240,7 +240,7 @@ class LLM:
         """EOS where it ends an answer and so is no text of it."""
         return None if params.ignore_eos else self.config.tokens.eos
 
-    def _events(self, request: Request) -> Iterator[StreamEvent]:
+    def _events(self, request: Request) -> Generator[StreamEvent, None, None]:
         answer, num_sent = self._open(request), 0
         try:
             while num_sent < len(answer.tokens) or not answer.is_finished:

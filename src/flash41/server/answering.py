@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -25,6 +25,7 @@ from flash41.server.completions import TextReplies, count_choices, read_call
 from flash41.server.context import Context
 from flash41.server.replies import Replies, Tally
 from flash41.server.schemas import ChatBody, CompletionBody, SamplingBody
+from flash41.server.service import GenerationTimeoutError
 from flash41.server.streaming import DONE, EventStream, encoded, while_connected
 
 PREFIXES = {
@@ -50,6 +51,10 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Gives up what is not finished."""
+        ...
+
+    def expire(self, failure: Flash41Error) -> None:
+        """Gives up what is not finished, with a reason."""
         ...
 
     async def body(self) -> dict[str, Any]:
@@ -126,6 +131,10 @@ async def _respond(
 ) -> Response:
     inside.callback(_note, request, manner, source.tally)
     inside.callback(source.close)
+    seconds = context.settings.request_timeout_seconds
+    failure = GenerationTimeoutError(f"the answer took longer than {seconds:g} s")
+    # One timer for the whole answer; one per token would cost more than the tokens do.
+    inside.callback(asyncio.get_running_loop().call_later(seconds, source.expire, failure).cancel)
     headers, settings = {SEED_HEADER: str(manner.seed)}, context.settings
     if manner.stream:
         return EventStream(
@@ -136,7 +145,7 @@ async def _respond(
             on_end=inside.pop_all().close,
         )
     async with while_connected(request.receive):
-        found = await _whole(context, source)
+        found = await _whole(source)
     if manner.shows_seed:
         found["seed"] = manner.seed
     return Response(json.dumps(found, ensure_ascii=False), media_type="application/json", headers=headers)
@@ -156,47 +165,29 @@ def _note(request: Request, manner: Manner, tally: Tally) -> None:
     )
 
 
-async def _whole(context: Context, source: Source) -> dict[str, Any]:
+async def _whole(source: Source) -> dict[str, Any]:
     try:
-        async with asyncio.timeout(context.settings.request_timeout_seconds):
-            return await source.body()
-    except TimeoutError:
-        raise _timed_out(context) from None
+        return await source.body()
     except Flash41Error as error:
         raise failed(error) from error
 
 
 async def _stream(context: Context, source: Source, manner: Manner, request_id: str) -> AsyncGenerator[bytes]:
     """Bytes of a stream; what goes wrong becomes its last event."""
-    started, count = time.monotonic(), 0
-    deadline = asyncio.get_running_loop().time() + context.settings.request_timeout_seconds
-    fault = None
+    started, count, fault = time.monotonic(), 0, None
     try:
         async with contextlib.aclosing(source.events()) as found:
-            while (events := await _next(found, deadline)) is not None:
+            async for events in found:
                 if count == 0 and events:
                     context.metrics.first_token.observe(time.monotonic() - started)
                 count += len(events)
                 yield encoded(events)
-    except TimeoutError:
-        fault = _timed_out(context)
     except Flash41Error as error:
         fault = failed(error)
     if fault is not None:
         yield encoded([_error_event(manner.protocol, fault, request_id, count)])
     if manner.protocol is protocols.Protocol.CHAT:
         yield DONE
-
-
-async def _next(source: AsyncGenerator[list[WireEvent]], deadline: float) -> Sequence[WireEvent] | None:
-    """The next events, or None behind the last; only the wait for them is timed, not the client's reading."""
-    async with asyncio.timeout_at(deadline):
-        return await anext(source, None)
-
-
-def _timed_out(context: Context) -> ApiError:
-    seconds = context.settings.request_timeout_seconds
-    return ApiError(504, f"the answer took longer than {seconds:g} s", code="request_timeout")
 
 
 def _error_event(protocol: protocols.Protocol, error: ApiError, request_id: str, number: int) -> WireEvent:

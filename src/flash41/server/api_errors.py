@@ -15,7 +15,7 @@ from typing import Any
 import deepseek_recipe as recipe
 
 from flash41.errors import Flash41Error, RequestError
-from flash41.server.service import EngineStoppedError
+from flash41.server.service import EngineStoppedError, GenerationTimeoutError
 
 LONGEST_MESSAGE = 600
 """Characters of an error's message."""
@@ -89,6 +89,8 @@ def failed(error: Flash41Error) -> ApiError:
         return refused(error)
     if isinstance(error, EngineStoppedError):
         return ApiError(503, "the server is shutting down", retry_after_seconds=RESTART_SECONDS)
+    if isinstance(error, GenerationTimeoutError):
+        return ApiError(504, str(error), code="request_timeout")
     return ApiError(500, "the engine failed to compute this request", code="engine_error")
 
 

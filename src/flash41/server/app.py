@@ -23,6 +23,7 @@ from flash41.server.routes.health import health_routes
 from flash41.server.routes.messages import message_routes
 from flash41.server.routes.metrics import metric_routes
 from flash41.server.routes.models import model_routes
+from flash41.server.routes.page import page_routes
 from flash41.server.routes.responses import response_routes
 from flash41.server.routes.tokenize import tokenize_routes
 from flash41.server.security import Guard
@@ -39,6 +40,7 @@ ROUTES = (
     tokenize_routes,
     health_routes,
     metric_routes,
+    page_routes,
 )
 DESCRIPTION = "DeepSeek-V4.1-Flash behind the protocols that clients already speak."
 

@@ -15,7 +15,7 @@ from flash41.chat.stops import TextWatcher
 from flash41.chat.tokenizer import Tokenizer
 from flash41.engine.request import SamplingParams
 from flash41.engine.scheduler import SampledToken
-from flash41.errors import RequestError
+from flash41.errors import Flash41Error, RequestError
 from flash41.server.api_errors import ApiError, refused
 from flash41.server.conversations import check_model, check_room, sampling
 from flash41.server.replies import Tally, engine_finish, interleaved
@@ -131,6 +131,11 @@ class TextReplies:
         """Gives up what is not finished."""
         for generation in self._generations:
             generation.close()
+
+    def expire(self, failure: Flash41Error) -> None:
+        """Gives up what is not finished, with a reason."""
+        for generation in self._generations:
+            generation.expire(failure)
 
     async def body(self) -> dict[str, Any]:
         """The whole reply."""

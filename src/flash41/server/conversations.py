@@ -109,7 +109,7 @@ class ConversationReader:
 
     def _job(self, conversation: Conversation, prompt: Prompt, params: SamplingParams, seed: int, salt: bytes) -> Job:
         # Without stop strings nothing in the text ends an answer, and it need not be read twice.
-        stops = bool(conversation.request.parsing_options.stop_sequences)
+        stops = bool(conversation.parsing_options.stop_sequences)
         watcher = ChatWatcher(self._service.codec, conversation, self._service.facts.eos_token_id) if stops else None
         try:
             constraint = self._constraint_for(conversation)
@@ -119,7 +119,7 @@ class ConversationReader:
 
 
 def refused_conversion(error: recipe.ConversionError) -> ApiError:
-    """A error of a complaint by the codec itself."""
+    """The error of a complaint by the codec itself."""
     wrapped = RequestError(str(error))
     wrapped.__cause__ = error
     return refused(wrapped)

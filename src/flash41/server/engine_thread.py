@@ -110,6 +110,10 @@ class EngineThread:
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
+    def give_up(self) -> None:
+        """Ends every open answer at once, however long the current step takes; nothing can be submitted any more."""
+        self._die(EngineStoppedError("the engine was stopped"), is_death=False)
+
     def stats(self) -> ServiceStats:
         """Figures of the last step."""
         return self._stats

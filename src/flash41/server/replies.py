@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from flash41.chat.parsing import EngineFinish
 from flash41.chat.protocols import WireEvent, WireReply, compact
 from flash41.engine.request import FinishReason
+from flash41.errors import Flash41Error
 from flash41.server.conversations import Call
 from flash41.server.service import GeneratedToken, Generation, Service
 
@@ -58,6 +59,11 @@ class Replies:
         for generation in self._generations:
             generation.close()
 
+    def expire(self, failure: Flash41Error) -> None:
+        """Gives up what is not finished, with a reason."""
+        for generation in self._generations:
+            generation.expire(failure)
+
     async def body(self) -> dict[str, Any]:
         """The whole reply."""
         replies = [self._reply(keeps=True) for _ in self._call.jobs]
@@ -67,14 +73,11 @@ class Replies:
                 pass  # the others' tokens wait in their generations meanwhile
         return merged([reply.body() for reply in replies])
 
-    async def events(self) -> AsyncGenerator[list[WireEvent]]:
+    def events(self) -> AsyncGenerator[list[WireEvent]]:
         """Events as they become certain."""
         replies = [self._reply(keeps=False) for _ in self._call.jobs]
         self._submit()
-        one = self._pieces(self._generations[0], replies[0])
-        async with contextlib.aclosing(one if len(replies) == 1 else self._several(replies)) as source:
-            async for events in source:
-                yield events
+        return self._pieces(self._generations[0], replies[0]) if len(replies) == 1 else self._several(replies)
 
     def _submit(self) -> None:
         for job in self._call.jobs:

@@ -10,6 +10,7 @@ over ends with an error event.  A second signal ends the grace time at once.
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +28,7 @@ logger = logging.getLogger(__name__)
 LARGEST_HEAD_BYTES = 32_768
 """Request line and headers."""
 CLOSING_SECONDS = 2.0
-"""Time for last bytes to leave, besides the grace time."""
-STEP_SECONDS = 10.0
-"""Time for the engine's current step to end."""
+"""Time for last bytes to leave, and for the engine's current step to end; a fifth of a shorter grace time."""
 TICK_SECONDS = 0.05
 
 Announce = Callable[[str], None]
@@ -57,6 +56,8 @@ class ServerProcess:
         self._settings = settings
         self.app: Application = create_app(self._engine, settings)
         self._has_died = False
+        self.is_engine_left = False
+        """Whether the engine's thread did not end in time; no interpreter can end cleanly then."""
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -93,19 +94,21 @@ class ServerProcess:
         return int(self._has_died)
 
     async def _drain(self) -> None:
-        gate = self.app.context.gate
+        gate, grace = self.app.context.gate, self._settings.grace_seconds
+        closing = min(CLOSING_SECONDS, grace / 5)
         gate.close()
         logger.info("stopping: %d answers are open", gate.num_open)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.grace_seconds):
-                while gate.num_open and not self._hurry.is_set():
-                    await asyncio.sleep(TICK_SECONDS)
-        # Ends what is still open with an error event.
-        if not await asyncio.to_thread(self._engine.stop, STEP_SECONDS):
+        await self._until_empty(grace - 2 * closing, hurries=True)
+        self._engine.give_up()  # what is still open ends with an error event
+        await self._until_empty(CLOSING_SECONDS, hurries=False)
+        self.is_engine_left = not await asyncio.to_thread(self._engine.stop, max(closing, TICK_SECONDS))
+        if self.is_engine_left:
             logger.warning("the engine is still computing a step and is left behind")
+
+    async def _until_empty(self, seconds: float, *, hurries: bool) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSING_SECONDS):
-                while gate.num_open:
+            async with asyncio.timeout(seconds):
+                while self.app.context.gate.num_open and not (hurries and self._hurry.is_set()):
                     await asyncio.sleep(TICK_SECONDS)
 
 
@@ -153,7 +156,12 @@ def serve(
 ) -> int:
     """Serves a model until told to stop; the exit status of the process."""
 
-    async def main() -> int:
-        return await ServerProcess(llm, names, settings).run(announce)
+    async def main() -> tuple[int, bool]:
+        process = ServerProcess(llm, names, settings)
+        return await process.run(announce), process.is_engine_left
 
-    return asyncio.run(main())
+    status, is_engine_left = asyncio.run(main())
+    if is_engine_left:
+        logging.shutdown()
+        os._exit(status)  # an ending interpreter would pull the tensors from under the step
+    return status

@@ -23,6 +23,10 @@ class GenerationError(Flash41Error):
     """The engine could not finish a request; the message is for the log, not for the client."""
 
 
+class GenerationTimeoutError(GenerationError):
+    """A request took longer than it may."""
+
+
 class EngineStoppedError(GenerationError):
     """The engine was told to stop, or is gone."""
 
@@ -141,6 +145,12 @@ class Generation:
         if not self._is_over:
             self._is_over, self._failure = True, failure
             self._news.set()
+
+    def expire(self, failure: Flash41Error) -> None:
+        """Gives the job up and tells whoever waits for it; of a finished one there is nothing to give up."""
+        if not self._is_over:
+            self._abort()
+            self.fail(failure)
 
     def close(self) -> None:
         """Gives the job up; of a finished one there is nothing to give up."""

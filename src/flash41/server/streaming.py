@@ -34,24 +34,28 @@ def encoded(events: Iterable[WireEvent]) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def while_connected(receive: Receive) -> AsyncIterator[None]:
+async def while_connected(receive: Receive) -> AsyncIterator[Callable[[], None]]:
     """Cancels what runs inside when the client goes away, and raises ClientGoneError in its place.
 
-    The body of the request must have been read.
+    What is yielded says, when called, that the client has gone away.  The body of the request must have been read.
     """
     task, is_gone = asyncio.current_task(), False
     assert task is not None, "runs on an event loop"
 
-    async def watch() -> None:
+    def leave() -> None:
         nonlocal is_gone
+        if not is_gone:
+            is_gone = True
+            task.cancel()
+
+    async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        is_gone = True
-        task.cancel()
+        leave()
 
     watcher = asyncio.create_task(watch())
     try:
-        yield
+        yield leave
         if is_gone:
             await asyncio.sleep(0)  # takes the cancellation that has not arrived yet
     except asyncio.CancelledError:
@@ -90,39 +94,40 @@ class EventStream(Response):
         try:
             async with contextlib.aclosing(self._source):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                async with while_connected(receive):
-                    await self._send_all(send)
+                async with while_connected(receive) as leave:
+                    await self._send_all(send, leave)
                 # The end comes when nobody watches: an ended response reads like a client that went away.
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._on_end()
 
-    async def _send_all(self, send: Send) -> None:
-        last, lock = time.monotonic(), asyncio.Lock()
+    async def _send_all(self, send: Send, leave: Callable[[], None]) -> None:
+        last, is_sending = time.monotonic(), False
 
         async def put(piece: bytes) -> None:
-            nonlocal last
-            async with lock:
-                await self._put(send, piece)
-            last = time.monotonic()
+            nonlocal last, is_sending
+            last, is_sending = time.monotonic(), True
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            last, is_sending = time.monotonic(), False
 
-        async def keep_alive() -> None:
+        async def watch() -> None:
+            """One task for both clocks; a timer per piece would cost more than the pieces do."""
             while True:
-                await asyncio.sleep(max(0.001, last + self._keep_alive_seconds - time.monotonic()))
-                if time.monotonic() - last >= self._keep_alive_seconds:
-                    await put(COMMENT)
+                await asyncio.sleep(min(self._keep_alive_seconds, self._stall_seconds) / 4)
+                silence = time.monotonic() - last
+                if is_sending and silence >= self._stall_seconds:
+                    leave()
+                elif not is_sending and silence >= self._keep_alive_seconds:
+                    comment = asyncio.create_task(put(COMMENT))
+                    comments.add(comment)
+                    comment.add_done_callback(comments.discard)
 
-        keeper = asyncio.create_task(keep_alive())
+        comments = set[asyncio.Task[None]]()
+        watcher = asyncio.create_task(watch())
         try:
             async for piece in self._source:
                 if piece:
                     await put(piece)
         finally:
-            keeper.cancel()
-
-    async def _put(self, send: Send, piece: bytes) -> None:
-        try:
-            async with asyncio.timeout(self._stall_seconds):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except TimeoutError:
-            raise ClientGoneError from None
+            for task in (watcher, *comments):
+                task.cancel()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 
 from flash41.chat.stops import TextWatcher
@@ -236,5 +237,32 @@ def test_an_idle_thread_computes_nothing(llm: LLM) -> None:
         assert engine.stats().num_steps == num_steps
         assert time.thread_time() - before < 0.1
         assert sum(thread.name == "engine" for thread in threading.enumerate()) == 1
+
+    served(llm, work)
+
+
+class Broken:
+    """A constraint that allows everything and is found, at the end, to have given up."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._mask = np.ones(vocab_size, np.bool_)
+
+    def allowed(self) -> Any:
+        return self._mask
+
+    def push(self, token_id: int) -> None:
+        pass
+
+    def check(self) -> None:
+        raise RequestError("constrained answer: gave up")
+
+
+def test_an_answer_that_its_constraint_gave_up_is_an_error_of_its_own(llm: LLM) -> None:
+    async def work(engine: EngineThread) -> None:
+        bad, good = engine.submit(job(constraint=Broken(llm.config.vocab_size))), engine.submit(job())
+        with pytest.raises(RequestError, match="gave up"):
+            await drain(bad)
+        assert len(await drain(good)) == 6
+        assert engine.stats().num_failed_steps == 0
 
     served(llm, work)

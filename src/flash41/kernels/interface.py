@@ -64,6 +64,18 @@ class Kernels(Protocol):
         """X [..., d] over the root of its mean square, times weight [d]."""
         ...
 
+    def fake_fp8_32(self, x: Tensor) -> Tensor:
+        """What x [..., K] reads after storage in FP8 with a scale per 32 channels, in x's dtype."""
+        ...
+
+    def fake_fp4_32(self, x: Tensor) -> Tensor:
+        """What x [..., K] reads after storage in FP4 with a power-of-two scale per 32 channels, in x's dtype."""
+        ...
+
+    def fake_fp4_16(self, x: Tensor) -> Tensor:
+        """What x [..., K] reads after storage in FP4 with an E4M3 scale per 16 channels, in x's dtype."""
+        ...
+
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Tensor:
         """Interleaved rotation of the last channels of x [T, ..., d] by cos, sin FP32 [T, r]."""
         ...

@@ -1,0 +1,50 @@
+"""The compiled backend: operations of the library where it has them, those of the reference elsewhere."""
+
+from flash41.kernels.cpu.build import built_library
+from flash41.kernels.cpu.level import choose_level, cpu_flags
+from flash41.kernels.cpu.library import Library
+from flash41.kernels.cpu.lists import ListOperations
+from flash41.kernels.cpu.products import Products
+from flash41.kernels.cpu.rows import RowOperations
+from flash41.kernels.interface import Kernels
+from flash41.kernels.reference.backend import ReferenceKernels
+
+OPERATIONS = tuple(name for name, value in vars(Kernels).items() if not name.startswith("_") and callable(value))
+"""Everything a backend computes."""
+
+ROOMS = (Products, RowOperations, ListOperations)
+"""Where the compiled operations are, under their names in `Kernels`."""
+
+
+class CpuKernels(ReferenceKernels):
+    """Compiled kernels of one CPU level; what no room below has is the reference operation."""
+
+    name = "cpu"
+
+    def __init__(self, library: Library) -> None:
+        super().__init__()
+        self.library = library
+        reference = ReferenceKernels()
+        for room in ROOMS:
+            made = room(library, reference)
+            for operation in OPERATIONS:
+                if hasattr(room, operation):
+                    setattr(self, operation, getattr(made, operation))
+
+    def compiled(self) -> list[str]:
+        """Names of the operations the library computes."""
+        return [name for name in OPERATIONS if any(hasattr(room, name) for room in ROOMS)]
+
+    def uncompiled(self) -> list[str]:
+        """Names of the operations left to the reference."""
+        compiled = set(self.compiled())
+        return [name for name in OPERATIONS if name not in compiled]
+
+
+def load_cpu_kernels(level: str | None) -> CpuKernels:
+    """Kernels of a CPU level, or of the highest one; builds the library if need be.
+
+    Raises KernelError for a level this CPU does not have, or when the library cannot be built or loaded.
+    """
+    chosen = choose_level(level, cpu_flags())
+    return CpuKernels(Library(built_library(chosen), chosen))

@@ -11,6 +11,7 @@ from flash41.config.primes import table_rows
 from flash41.config.run import PoolFormat, Profile
 from flash41.engine.load import LoadedModel, load_model
 from flash41.kernels.reference.backend import ReferenceKernels
+from flash41.kernels.select import select_kernels
 from helpers.config_documents import patched, tiny_text
 from helpers.golden_judge import CHECKPOINT
 
@@ -64,7 +65,7 @@ class Models:
         """The model of a checkpoint under a profile; shared, so nobody may change it."""
         key = (directory, profile, pool or profile.default_pool)
         if key not in self._loaded:
-            self._loaded[key] = load_model(*key, ReferenceKernels(), drafts=True)
+            self._loaded[key] = load_model(*key, select_kernels(__import__("os").environ.get("BK","reference")), drafts=True)
         return self._loaded[key]
 
 

@@ -1,6 +1,7 @@
 """The compiled backend: operations of the library where it has them, those of the reference elsewhere."""
 
 from flash41.kernels.cpu.build import built_library
+from flash41.kernels.cpu.check import check_products
 from flash41.kernels.cpu.level import choose_level, cpu_flags
 from flash41.kernels.cpu.library import Library
 from flash41.kernels.cpu.lists import ListOperations
@@ -44,7 +45,10 @@ class CpuKernels(ReferenceKernels):
 def load_cpu_kernels(level: str | None) -> CpuKernels:
     """Kernels of a CPU level, or of the highest one; builds the library if need be.
 
-    Raises KernelError for a level this CPU does not have, or when the library cannot be built or loaded.
+    Raises KernelError for a level this CPU does not have, or when the library cannot be built or loaded or computes
+    something else than the reference.
     """
     chosen = choose_level(level, cpu_flags())
-    return CpuKernels(Library(built_library(chosen), chosen))
+    kernels = CpuKernels(Library(built_library(chosen), chosen))
+    check_products(kernels)
+    return kernels

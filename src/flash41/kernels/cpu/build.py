@@ -2,9 +2,11 @@
 
 A library is named by a hash of everything it depends on: sources, compiler, flags, level, machine.  It is written under
 another name and renamed, so that nobody loads half a file.  What is loaded runs in this process, so the folder and the
-file must belong to this user and be writable by nobody else; otherwise a folder of this process is used.
+file must belong to this user and be writable by nobody else; otherwise a folder of this process is used.  Processes
+that start together build once: one holds the lock, the others find its result.
 """
 
+import fcntl
 import hashlib
 import logging
 import os
@@ -13,7 +15,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +25,9 @@ import platformdirs
 
 from flash41.errors import KernelError, complaint
 from flash41.kernels.cpu.level import Level
+
+CACHE_VARIABLE = "FLASH41_KERNEL_CACHE"
+"""Environment variable that names another folder than the user's cache directory."""
 
 COMPILERS = ("g++", "c++", "clang++")
 """Tried in this order; the environment variable CXX goes first."""
@@ -85,11 +91,24 @@ def built_library(level: Level, cache: Path | None = None) -> Path:
     """
     compiler, texts = find_compiler(), sources()
     name = f"{level.value}-{_key(level, compiler, texts)}.so"
-    folder = _private(platformdirs.user_cache_path("flash41") if cache is None else cache)
-    path = folder / name
+    path = _private(_cache() if cache is None else cache) / name
     if not _is_ours(path):
-        _build(path, level, compiler, texts)
+        with _locked(path.with_suffix(".lock")):
+            if not _is_ours(path):
+                _build(path, level, compiler, texts)
     return path
+
+
+def _cache() -> Path:
+    named = os.environ.get(CACHE_VARIABLE)
+    return Path(named) if named else platformdirs.user_cache_path("flash41")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def _key(level: Level, compiler: Compiler, texts: Mapping[str, bytes]) -> str:

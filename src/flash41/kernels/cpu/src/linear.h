@@ -253,6 +253,7 @@ __attribute__((noinline)) void multiply(const Matrix& w, int64_t first, int64_t 
 // out[m, n - first] for rows first..last-1 of a weight and all prepared rows m.  `first` is a multiple of 4.
 inline void product(const Matrix& w, int64_t first, int64_t last, const Row* x, int64_t rows, int64_t width, float* out,
                     int64_t stride) {
+  if (rows == 0) return;
   switch (w.format) {
     case FP8_32X32: multiply<FP8_32X32>(w, first, last, x, rows, width, out, stride); break;
     case FP4_1X32: multiply<FP4_1X32>(w, first, last, x, rows, width, out, stride); break;

@@ -5,7 +5,6 @@
 // Per group each lane sums its own channels, first to last; the sum is scaled and added to the lane's total, groups
 // ascending; lanes are added last.  All ways below keep this order to the bit:
 //   direct   few rows: a weight is decoded in registers and meets all of them; memory-bound
-//   integer  FP4 and at most two rows: the sums of a lane in integers (exact either way, see fp4_dot)
 //   panel    many rows: a tile of the weight is decoded once to FP32 and used for 96 rows
 #pragma once
 
@@ -13,7 +12,6 @@ namespace flash41 {
 
 constexpr int64_t AHEAD = 16384;      // bytes between what is read and what is prefetched
 constexpr int64_t DIRECT_ROWS = 4;    // with more rows, tiles are decoded
-constexpr int64_t INTEGER_ROWS = 2;
 constexpr int64_t TILE_ROWS = 16;     // weight rows per tile
 constexpr int64_t TILE_GROUPS = 8;    // 16 rows x 8 groups x 128 bytes = 16 KiB: stays in the first-level cache
 constexpr int64_t PANEL_ROWS = 64;    // weight rows that meet a piece of the input while it is in the second-level cache
@@ -121,35 +119,8 @@ inline void direct(const Walk<F>& walk, const Row* x, int64_t width, float* out,
     for (int m = 0; m < M; ++m) out[m * stride + n] = sum(total[n][m]);
 }
 
-template <int N, int M>
-inline void integer(const Walk<FP4_1X32>& walk, const Row* x, int64_t width, float* out, int64_t stride) {
-#if FLASH41_LANES == 8
-  vf total[N][M] = {};
-  for (int64_t g = 0; g < width / GROUP; ++g)
-    for (int n = 0; n < N; ++n) {
-      prefetch<FP4_1X32>(walk.codes + n * walk.row_bytes, g);
-      vf scale = all(walk.scale(n, g));
-      for (int m = 0; m < M; ++m) {
-        vf part = fp4_dot(walk.group(n, g), x[m].limbs + g * GROUP * 4) * all(x[m].limb_scales[g]);
-        total[n][m] = fma(part, scale, total[n][m]);
-      }
-    }
-  for (int n = 0; n < N; ++n)
-    for (int m = 0; m < M; ++m) out[m * stride + n] = sum(total[n][m]);
-#else
-  (void)walk, (void)x, (void)width, (void)out, (void)stride;
-#endif
-}
-
 template <int F, int N>
 inline void few(const Walk<F>& walk, const Row* x, int64_t rows, int64_t width, float* out, int64_t stride) {
-  if constexpr (F == FP4_1X32 && INTEGER_FP4) {
-    if (x[0].limbs != nullptr && rows <= INTEGER_ROWS) {
-      if (rows == 1) integer<N, 1>(walk, x, width, out, stride);
-      else integer<N, 2>(walk, x, width, out, stride);
-      return;
-    }
-  }
   switch (rows) {
     case 1: direct<F, N, 1>(walk, x, width, out, stride); break;
     case 2: direct<F, N, 2>(walk, x, width, out, stride); break;
@@ -240,6 +211,8 @@ __attribute__((noinline)) void multiply(const Matrix& w, int64_t first, int64_t 
                                         int64_t width, float* out, int64_t stride) {
   if (rows <= DIRECT_ROWS) {
     int64_t n = first;
+    if constexpr (F == FP4_1X32)  // longer sums of a lane hide behind more rows; needs registers, so for one input only
+      for (; rows == 1 && n + 8 <= last; n += 8) direct<F, 8, 1>(Walk<F>(w, n), x, width, out + n - first, stride);
     for (; n + 4 <= last; n += 4) few<F, 4>(Walk<F>(w, n), x, rows, width, out + n - first, stride);
     for (; n < last; ++n) few<F, 1>(Walk<F>(w, n), x, rows, width, out + n - first, stride);
     return;

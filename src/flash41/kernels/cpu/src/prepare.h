@@ -15,9 +15,7 @@ constexpr int32_t INFINITY_BITS = 0x7F800000;
 constexpr int32_t MANTISSA_BITS = 0x007FFFFF;
 
 struct Row {
-  const float* values;        // FP32 in the order of the format; 2^8 times as large for FP8, whose codes decode to 2^-8
-  const uint8_t* limbs;       // see fp4_dot; null where the floating-point way is taken
-  const float* limb_scales;   // per group: what a unit of fp4_dot stands for
+  const float* values;  // FP32 in the order of the format; 2^8 times as large for FP8, whose codes decode to 2^-8
 };
 
 template <int COUNT>
@@ -91,18 +89,9 @@ class Ready {
   Ready(Cutter& cutter, int64_t rows, int64_t width, int64_t format, bool quantize)
       : width_((width + GROUP - 1) / GROUP * GROUP), format_(format), quantize_(quantize) {
     values_ = cutter.cut<float>(rows * width_);
-    if (integer()) {
-      limbs_ = cutter.cut<uint8_t>(rows * width_ * 4);
-      scales_ = cutter.cut<float>(rows * width_ / GROUP);
-    }
   }
 
-  bool integer() const { return INTEGER_FP4 && format_ == FP4_1X32 && quantize_; }
-
-  Row row(int64_t number) const {
-    if (!integer()) return {values_ + number * width_, nullptr, nullptr};
-    return {values_ + number * width_, limbs_ + number * width_ * 4, scales_ + number * (width_ / GROUP)};
-  }
+  Row row(int64_t number) const { return {values_ + number * width_}; }
 
   // One group of a row; `v` are its channels in their natural order and is lost.
   void put(int64_t number, int64_t group, vf (&v)[STEPS]) {
@@ -117,7 +106,6 @@ class Ready {
     for (int i = 0; i < STEPS; ++i) store(natural + LANES * i, v[i]);
     for (int i = 0; i < STEPS; ++i)
       for (int lane = 0; lane < LANES; ++lane) values[LANES * i + lane] = natural[fp4_channel(i, lane)] * scale;
-    if (integer()) put_limbs(number, group, natural, scale);
   }
 
   void put_row(int64_t number, const void* data, int64_t dtype, int64_t first, int64_t width) {
@@ -135,24 +123,9 @@ class Ready {
   }
 
  private:
-  void put_limbs(int64_t number, int64_t group, const float* codes, float scale) {
-    uint8_t* limbs = limbs_ + (number * width_ + group * GROUP) * 4;
-    for (int place = 0; place < GROUP; ++place) {
-      float code = codes[2 * (place % 16) + place / 16];
-      uint32_t units = static_cast<uint32_t>(std::fabs(code) * 512.0f);
-      limbs[place] = units & 63;
-      limbs[32 + place] = units >> 6 & 63;
-      limbs[64 + place] = static_cast<uint8_t>(units >> 12);
-      limbs[96 + place] = code < 0 ? 0xFF : 1;
-    }
-    scales_[number * (width_ / GROUP) + group] = scale * 0x1p-10f;
-  }
-
   int64_t width_ = 0, format_ = 0;
   bool quantize_ = false;
   float* values_ = nullptr;
-  uint8_t* limbs_ = nullptr;
-  float* scales_ = nullptr;
 };
 
 }  // namespace flash41

@@ -37,6 +37,4 @@ inline float sum(vf v) { return _mm512_reduce_add_ps((__m512)v); }
 // Channel of a group of 32 that stands at lane `lane` of step `step` in the FP4 order.
 inline int fp4_channel(int step, int lane) { return 8 * (lane % 4) + 4 * step + lane / 4; }
 
-constexpr bool INTEGER_FP4 = false;
-
 }  // namespace flash41

@@ -48,6 +48,4 @@ inline float sum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 // Channel of a group of 32 that stands at lane `lane` of step `step` in the FP4 order.
 inline int fp4_channel(int step, int lane) { return 8 * lane + step; }
 
-constexpr bool INTEGER_FP4 = false;
-
 }  // namespace flash41

@@ -11,7 +11,7 @@
 namespace flash41 {
 
 constexpr int64_t AHEAD = 16384;      // bytes between what is read and what is prefetched
-constexpr int64_t DIRECT_ROWS = 4;    // with more rows, tiles are decoded
+constexpr int64_t DIRECT_ROWS = 8;    // with more rows, tiles are decoded
 constexpr int64_t TILE_ROWS = 16;     // weight rows per tile
 constexpr int64_t TILE_GROUPS = 8;    // 16 rows x 8 groups x 128 bytes = 16 KiB: stays in the first-level cache
 constexpr int64_t PANEL_ROWS = 64;    // weight rows that meet a piece of the input while it is in the second-level cache
@@ -119,13 +119,18 @@ inline void direct(const Walk<F>& walk, const Row* x, int64_t width, float* out,
     for (int m = 0; m < M; ++m) out[m * stride + n] = sum(total[n][m]);
 }
 
+// N weight rows against at most 8 input rows.
 template <int F, int N>
 inline void few(const Walk<F>& walk, const Row* x, int64_t rows, int64_t width, float* out, int64_t stride) {
   switch (rows) {
     case 1: direct<F, N, 1>(walk, x, width, out, stride); break;
     case 2: direct<F, N, 2>(walk, x, width, out, stride); break;
     case 3: direct<F, N, 3>(walk, x, width, out, stride); break;
-    default: direct<F, N, 4>(walk, x, width, out, stride); break;
+    case 4: direct<F, N, 4>(walk, x, width, out, stride); break;
+    case 5: direct<F, N, 5>(walk, x, width, out, stride); break;
+    case 6: direct<F, N, 6>(walk, x, width, out, stride); break;
+    case 7: direct<F, N, 7>(walk, x, width, out, stride); break;
+    default: direct<F, N, 8>(walk, x, width, out, stride); break;
   }
 }
 
@@ -214,7 +219,8 @@ __attribute__((noinline)) void multiply(const Matrix& w, int64_t first, int64_t 
     if constexpr (F == FP4_1X32)  // longer sums of a lane hide behind more rows; needs registers, so for one input only
       for (; rows == 1 && n + 8 <= last; n += 8) direct<F, 8, 1>(Walk<F>(w, n), x, width, out + n - first, stride);
     for (; n + 4 <= last; n += 4) few<F, 4>(Walk<F>(w, n), x, rows, width, out + n - first, stride);
-    for (; n < last; ++n) few<F, 1>(Walk<F>(w, n), x, rows, width, out + n - first, stride);
+    for (; n < last; ++n)  // a last few rows, of which no weight of a model has any
+      for (int64_t m = 0; m < rows; ++m) direct<F, 1, 1>(Walk<F>(w, n), x + m, width, out + m * stride + n - first, stride);
     return;
   }
   for (int64_t n = first; n < last; n += PANEL_ROWS)

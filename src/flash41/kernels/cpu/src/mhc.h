@@ -82,12 +82,12 @@ inline void collapse(int threads, const void* x, const float* pre, void* out, in
     const float* weights = pre + row * streams;
     int64_t k = 0;
     for (; k + LANES <= width; k += LANES) {
-      vf parts[MOST_STREAMS];
+      vf parts[MOST_STREAMS] = {};
       for (int64_t j = 0; j < streams; ++j) parts[j] = load_values(x, dtype, (row * streams + j) * width + k);
       store_values(out, dtype, row * width + k, weighed(weights, parts, streams, 1));
     }
     for (; k < width; ++k) {
-      vf parts[MOST_STREAMS];
+      vf parts[MOST_STREAMS] = {};
       for (int64_t j = 0; j < streams; ++j) parts[j] = all(load_value(x, dtype, (row * streams + j) * width + k));
       store_value(out, dtype, row * width + k, weighed(weights, parts, streams, 1)[0]);
     }
@@ -105,7 +105,7 @@ inline void apply(int threads, const void* x, const void* y, const float* post, 
       auto at = [&](const void* data, int64_t place) {
         return whole ? load_values(data, dtype, place) : all(load_value(data, dtype, place));
       };
-      vf parts[MOST_STREAMS], value = at(y, row * width + c);
+      vf parts[MOST_STREAMS] = {}, value = at(y, row * width + c);
       for (int64_t j = 0; j < streams; ++j) parts[j] = at(x, (row * streams + j) * width + c);
       for (int64_t k = 0; k < streams; ++k) {
         vf total = fma(all(gates[k]), value, weighed(mix + k, parts, streams, streams));

@@ -131,11 +131,8 @@ class Bench:
 
     def _torch(self, height: int, width: int) -> dict[int, float]:
         weight = bf16(height, width)
-        return {
-            rows: self.best(lambda x=bf16(rows, width): torch.nn.functional.linear(x, weight))
-            for rows in self.rows
-            if rows >= 64
-        }
+        inputs = [bf16(rows, width) for rows in self.rows if rows >= 64]
+        return {len(x): self.best(lambda x=x: torch.nn.functional.linear(x, weight)) for x in inputs}
 
     def experts(self) -> Iterator[Line]:
         """All experts of a layer in one call, every row at the same six."""
@@ -161,9 +158,7 @@ class Bench:
         rows = bf16((1 << 14) if self.quick else (1 << 17), HEAD_DIM)
         q, counts, sink = bf16(1, HEADS, HEAD_DIM), torch.tensor([LIST]), torch.zeros(HEADS)
         lists = itertools.cycle([torch.randint(0, len(rows), (1, LIST)) for _ in range(64)])
-        seconds = self.best(
-            lambda: self.kernels.sparse_attention(q, rows, next(lists), counts, sink, HEAD_DIM**-0.5)
-        )
+        seconds = self.best(lambda: self.kernels.sparse_attention(q, rows, next(lists), counts, sink, HEAD_DIM**-0.5))
         work = 4.0 * LIST * HEADS * HEAD_DIM
         yield self.line("sparse_attention", 1, seconds, LIST * HEAD_DIM * 2, work)
 

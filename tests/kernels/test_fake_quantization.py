@@ -36,9 +36,7 @@ def test_every_finite_number_reads_as_after_storage(kernels: Kernels, name: str)
 @each_operation
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("sigma", [1e-30, 1e-6, 0.01, 1.0, 300.0, 1e20])
-def test_rows_of_any_size_read_as_after_storage(
-    kernels: Kernels, name: str, dtype: torch.dtype, sigma: float
-) -> None:
+def test_rows_of_any_size_read_as_after_storage(kernels: Kernels, name: str, dtype: torch.dtype, sigma: float) -> None:
     x = normal(6, 3, 96, seed=1, sigma=sigma, dtype=dtype)
     got = getattr(kernels, name)(x)
     assert got.dtype is dtype

@@ -201,7 +201,9 @@ class TestDemo:
 
     @pytest.fixture
     def stepped(self, demo: LoadedModel, once: Once) -> dict[str, Array]:
-        traced: dict[str, Array] = once((demo.kernels.name, demo.directory, "steps"), lambda: trace(demo, tokens(LENGTH), (1,)))
+        traced: dict[str, Array] = once(
+            (demo.kernels.name, demo.directory, "steps"), lambda: trace(demo, tokens(LENGTH), (1,))
+        )
         return traced
 
     @staticmethod

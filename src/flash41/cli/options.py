@@ -43,7 +43,10 @@ Memory = Annotated[
         help="Memory of the cache: 64M, 2G, or plain bytes. [default: all requests at full length]",
     ),
 ]
-Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto, reference, cpu, or cpu:LEVEL with LEVEL portable, avx2 or avx512.")]
+Backend = Annotated[
+    str,
+    typer.Option("--backend", help="Kernels: auto, reference, cpu, or cpu:LEVEL with LEVEL portable, avx2 or avx512."),
+]
 Threads = Annotated[
     int | None,
     typer.Option("--threads", help="CPU threads. [default: 1 for small models, else torch's choice]"),

@@ -1,9 +1,9 @@
 """Which backend computes, chosen once at start and reported.
 
-    auto            cpu where its library can be built and loaded, else reference, with one warning that says why
-    cpu             compiled kernels of the highest level this CPU has
-    cpu:LEVEL       compiled kernels of a lower level: portable, avx2 or avx512
-    reference       plain torch
+auto            cpu where its library can be built and loaded, else reference, with one warning that says why
+cpu             compiled kernels of the highest level this CPU has
+cpu:LEVEL       compiled kernels of a lower level: portable, avx2 or avx512
+reference       plain torch
 """
 
 import logging

@@ -12,7 +12,9 @@ from flash41.kernels.interface import Kernels
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
 
-NUM_ROWS, WIDTH, NUM_INPUTS = 36, 320, 6
+NUM_ROWS = 36
+WIDTH = 320
+NUM_INPUTS = 6
 ROUNDINGS = WIDTH // 32 + 8
 """Of FP32 sums, per result; see `kernels.cpu.products`."""
 

@@ -16,7 +16,10 @@ INTERFACE = 1
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """Dtypes of activations that the library reads and writes."""
 
-FP8_32X32, FP4_1X32, PLAIN_BF16, PLAIN_F32 = range(4)
+FP8_32X32 = 0
+FP4_1X32 = 1
+PLAIN_BF16 = 2
+PLAIN_F32 = 3
 """Formats of weights."""
 
 

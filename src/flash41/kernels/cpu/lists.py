@@ -85,9 +85,7 @@ class ListOperations:
             return self._reference.select_rows(scores, allowed, topk)
         scores, allowed = scores.contiguous(), allowed.contiguous()
         out = torch.empty(len(scores), topk, dtype=torch.int64)
-        self._library.call(
-            "select_rows", scores.data_ptr(), allowed.data_ptr(), *scores.shape, topk, out.data_ptr()
-        )
+        self._library.call("select_rows", scores.data_ptr(), allowed.data_ptr(), *scores.shape, topk, out.data_ptr())
         return out
 
     def candidate_blocks(self, scores: Tensor, visible: Tensor, num_blocks: int, block_size: int) -> Tensor:

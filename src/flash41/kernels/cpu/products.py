@@ -21,8 +21,6 @@ from flash41.kernels.interface import ExpertBank, ExpertWeights
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.numerics.scaled import Quantized
 
-byref, addressof = ctypes.byref, ctypes.addressof
-
 
 def rows_of(x: Tensor) -> Rows:
     """The description of contiguous rows [n, K]."""
@@ -75,7 +73,13 @@ class Products:
         rows = rows_of(flat)
         rows.width = width
         self._library.call(
-            "grouped", byref(matrices), groups, byref(rows), out.data_ptr(), groups * weight.shape[1], DTYPES[out.dtype]
+            "grouped",
+            ctypes.byref(matrices),
+            groups,
+            ctypes.byref(rows),
+            out.data_ptr(),
+            groups * weight.shape[1],
+            DTYPES[out.dtype],
         )
         return out
 
@@ -105,7 +109,7 @@ class Products:
             ids=ids.data_ptr(),
             weights=weights.data_ptr(),
             topk=ids.shape[1],
-            visited=addressof(names),
+            visited=ctypes.addressof(names),
             bank=(Expert * len(records))(*records),
             num_visited=len(visited),
             limit=limit,
@@ -113,22 +117,20 @@ class Products:
             routed=routed.data_ptr(),
             shared=alone.data_ptr(),
         )
-        self._library.call("experts", byref(job))
+        self._library.call("experts", ctypes.byref(job))
         return routed, alone
 
-    def _multiply(
-        self, x: Tensor, matrices: Sequence[Matrix], quantize: bool, out_dtype: torch.dtype
-    ) -> list[Tensor]:
+    def _multiply(self, x: Tensor, matrices: Sequence[Matrix], quantize: bool, out_dtype: torch.dtype) -> list[Tensor]:
         flat = x.reshape(-1, x.shape[-1]).contiguous()
         outputs = [flat.new_empty(len(flat), matrix.rows, dtype=out_dtype) for matrix in matrices]
         count = len(matrices)
         self._library.call(
             "linear",
-            byref((Matrix * count)(*matrices)),
+            ctypes.byref((Matrix * count)(*matrices)),
             count,
-            byref(rows_of(flat)),
+            ctypes.byref(rows_of(flat)),
             quantize,
-            byref((ctypes.c_void_p * count)(*(output.data_ptr() for output in outputs))),
+            ctypes.byref((ctypes.c_void_p * count)(*(output.data_ptr() for output in outputs))),
             DTYPES[out_dtype],
         )
         return [output.view(*x.shape[:-1], matrix.rows) for output, matrix in zip(outputs, matrices, strict=True)]

@@ -18,12 +18,12 @@ from flash41.kernels.reference.backend import ReferenceKernels
 MOST_STREAMS = 8
 """Residual streams for which the library has room."""
 
-FP8_32, FP4_32, FP4_16 = range(3)
+FP8_32 = 0
+FP4_32 = 1
+FP4_16 = 2
 """Kinds of fake quantisation."""
 
 CHANNELS = {FP8_32: 32, FP4_32: 32, FP4_16: 16}
-
-byref = ctypes.byref
 
 
 class RowOperations:
@@ -40,7 +40,7 @@ class RowOperations:
         flat, weight = x.reshape(-1, x.shape[-1]).contiguous(), weight.contiguous()
         out = torch.empty_like(flat)
         self._library.call(
-            "rms_norm", byref(rows_of(flat)), weight.data_ptr(), DTYPES[weight.dtype], eps, out.data_ptr()
+            "rms_norm", ctypes.byref(rows_of(flat)), weight.data_ptr(), DTYPES[weight.dtype], eps, out.data_ptr()
         )
         return out.view(x.shape)
 
@@ -72,9 +72,7 @@ class RowOperations:
         values, scores = values.contiguous(), scores.contiguous()
         num_rows, ratio, width = values.shape
         out = torch.empty(num_rows, width)
-        self._library.call(
-            "pool_group", values.data_ptr(), scores.data_ptr(), out.data_ptr(), num_rows, ratio, width
-        )
+        self._library.call("pool_group", values.data_ptr(), scores.data_ptr(), out.data_ptr(), num_rows, ratio, width)
         return out
 
     def fake_fp8_32(self, x: Tensor) -> Tensor:
@@ -96,7 +94,7 @@ class RowOperations:
             return (reference.fake_fp8_32, reference.fake_fp4_32, reference.fake_fp4_16)[kind](x)
         flat = x.reshape(-1, width).contiguous()
         out = torch.empty_like(flat)
-        self._library.call("fake_quantize", byref(rows_of(flat)), kind, out.data_ptr())
+        self._library.call("fake_quantize", ctypes.byref(rows_of(flat)), kind, out.data_ptr())
         return out.view(x.shape)
 
     def mhc_mixes(
@@ -125,7 +123,7 @@ class RowOperations:
             hc_eps=hc_eps,
             norm_eps=norm_eps,
         )
-        self._library.call("mixes", byref(job))
+        self._library.call("mixes", ctypes.byref(job))
         return pre, post, comb
 
     def mhc_collapse(self, x: Tensor, pre: Tensor) -> Tensor:

@@ -64,9 +64,7 @@ class KnownWeights:
         if codes.stride(1) != 1 or scales.stride(1) != 1 or codes.device.type != "cpu":
             return None
         num_rows, width = codes.shape
-        if form == FP8_32X32 and self._library.ask(
-            "has_nan_code", codes.data_ptr(), num_rows, width, codes.stride(0)
-        ):
+        if form == FP8_32X32 and self._library.ask("has_nan_code", codes.data_ptr(), num_rows, width, codes.stride(0)):
             return None
         return Matrix(
             codes=codes.data_ptr(),

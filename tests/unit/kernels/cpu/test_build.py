@@ -102,16 +102,14 @@ def test_a_folder_that_is_not_ours_alone_is_left(
     assert [record.getMessage().startswith("kernel cache: ") for record in caplog.records] == [True]
 
 
-def test_the_environment_may_name_the_cache(
-    tmp_path: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_may_name_the_cache(tmp_path: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASH41_KERNEL_CACHE", str(tmp_path / "named"))
     assert built_library(Level.PORTABLE).parent == tmp_path / "named" / "kernels"
 
 
 def test_a_failing_compiler_is_quoted_and_leaves_nothing(tmp_path: Path, compiler: Path) -> None:
     write_program(compiler, '#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "no such header" >&2\nexit 3\n')
-    with pytest.raises(KernelError, match="(?s)exit status 3.*--backend reference.*no such header"):
+    with pytest.raises(KernelError, match=r"(?s)exit status 3.*--backend reference.*no such header"):
         built_library(Level.PORTABLE, tmp_path / "cache")
     assert [path.suffix for path in (tmp_path / "cache" / "kernels").iterdir()] == [".lock"]
 

@@ -28,7 +28,10 @@ MaxModelLen = Annotated[
 ]
 MaxNumBatchedTokens = Annotated[
     int,
-    typer.Option("--max-num-batched-tokens", help="Rows of one forward; a longer prompt is read in chunks."),
+    typer.Option(
+        "--max-num-batched-tokens",
+        help="Rows of one forward; a longer prompt is read in chunks, and requests beyond it take turns.",
+    ),
 ]
 MaxNumSeqs = Annotated[int, typer.Option("--max-num-seqs", help="Requests that are computed side by side.")]
 BlockSize = Annotated[

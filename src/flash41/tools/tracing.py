@@ -43,6 +43,10 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
     _check_target(out, force)
     config = read_config(directory)
     check_ids(wish.ids, config.vocab_size)
+    if len(wish.ids) > config.max_positions:
+        raise RequestError(
+            complaint("number of token ids", len(wish.ids), f"at most max_position_embeddings {config.max_positions}")
+        )
     split(len(wish.ids), wish.chunks)
     check_points(wish.points, config)
     run = named_wish(

@@ -87,6 +87,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"ids": ()}, RequestError, r"token ids: got \[\], expected at least one"),
         ({"ids": (0, 1024)}, RequestError, r"token ids: got \[1024\], expected integers from 0 to 1023"),
+        ({"ids": (3,) * (2**20 + 1)}, RequestError, r"number of token ids: got 1048577, expected at most .* 1048576"),
         ({"chunks": (2, 0)}, RequestError, r"chunks: got \[2, 0\], expected lengths of at least 1"),
         ({"profile": "exact"}, ConfigError, r"profile: got 'exact', expected one of vendor, atom, fp32, demo"),
         ({"kv_cache_dtype": "fp8"}, ConfigError, r"kv_cache_dtype: got 'fp8', expected 'bf16' or 'fp4'"),

@@ -56,8 +56,8 @@ class Kernels(Protocol):
         """X [..., K] times a BF16 or FP32 weight [N, K], FP32 accumulation or better -> [..., N] in `out_dtype`."""
         ...
 
-    def grouped_linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """X [T, groups, K] times weight [groups, N, K], group by group -> [T, groups, N]."""
+    def grouped_linear(self, x: Tensor, weights: Sequence[Quantized]) -> Tensor:
+        """X [T, groups, K] as it is, times the exact dequantised weight [N, K] of each group -> [T, groups, N]."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

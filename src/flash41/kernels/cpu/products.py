@@ -62,23 +62,24 @@ class Products:
             return self._reference.linear(x, weight, out_dtype)
         return self._multiply(x, [plain_matrix(weight)], False, out_dtype)[0]
 
-    def grouped_linear(self, x: Tensor, weight: Tensor) -> Tensor:
+    def grouped_linear(self, x: Tensor, weights: Sequence[Quantized]) -> Tensor:
         """See `Kernels.grouped_linear`."""
-        if weight.dtype not in PLAIN_FORMATS or x.dtype not in DTYPES or weight.stride(-1) != 1:
-            return self._reference.grouped_linear(x, weight)
+        known = [matrix for weight in weights if (matrix := self._known.matrix(weight)) is not None]
+        if len(known) < len(weights) or x.dtype not in DTYPES:
+            return self._reference.grouped_linear(x, weights)
         num_rows, groups, width = x.shape
+        height = known[0].rows
         flat = x.reshape(num_rows, groups * width).contiguous()
-        matrices = (Matrix * groups)(*map(plain_matrix, weight.unbind()))
-        out = x.new_empty(num_rows, groups, weight.shape[1])
+        out = x.new_empty(num_rows, groups, height)
         rows = rows_of(flat)
         rows.width = width
         self._library.call(
             "grouped",
-            ctypes.byref(matrices),
+            ctypes.byref((Matrix * groups)(*known)),
             groups,
             ctypes.byref(rows),
             out.data_ptr(),
-            groups * weight.shape[1],
+            groups * height,
             DTYPES[out.dtype],
         )
         return out

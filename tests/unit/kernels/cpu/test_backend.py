@@ -53,7 +53,7 @@ def test_a_level_that_was_asked_for_is_not_replaced_by_another(failing_builds: l
 @pytest.mark.parametrize("content", [b"", b"no library"])
 def test_a_file_that_is_no_library_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "library.so").write_bytes(content)
-    with pytest.raises(KernelError, match="compiled kernels: got 'library.so', expected a library that loads"):
+    with pytest.raises(KernelError, match=r"compiled kernels: got 'library.so', expected a library that loads"):
         Library(tmp_path / "library.so", Level.PORTABLE)
 
 

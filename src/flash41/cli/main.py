@@ -5,6 +5,7 @@ status 2, Ctrl-C with 130, a reader that went away with 1, and none of them with
 """
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -29,12 +30,15 @@ from flash41.version import __version__
 
 FAILURE = 1
 INTERRUPTED = 130
+BUILDS = "flash41.kernels.cpu.build"
+"""Who logs that kernels are built."""
 EPILOG = "Every command explains itself: flash41 COMMAND --help."
 
 
 def main() -> None:
     """Runs the command line of this process and exits with its status."""
     _settle_streams()
+    _show_builds()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -46,6 +50,14 @@ def _settle_streams() -> None:
             setattr(sys, name, stream)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def _show_builds() -> None:
+    """On a terminal, says when kernels are being compiled: the one thing a first command waits for."""
+    if sys.stderr.isatty():
+        builds = logging.getLogger(BUILDS)
+        builds.addHandler(logging.StreamHandler())
+        builds.setLevel(logging.INFO)
 
 
 def run(arguments: Sequence[str]) -> int:

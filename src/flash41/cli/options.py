@@ -80,7 +80,10 @@ PrefixReplay = Annotated[
         help="APPROXIMATE: recompute the last window of a cached prefix instead of keeping state images.",
     ),
 ]
-Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]
+Backend = Annotated[
+    str,
+    typer.Option("--backend", help="Kernels: auto, reference, cpu, or cpu:LEVEL with LEVEL portable, avx2 or avx512."),
+]
 Threads = Annotated[
     int | None,
     typer.Option("--threads", help="CPU threads. [default: 1 for small models, else torch's choice]"),

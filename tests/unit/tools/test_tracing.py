@@ -44,7 +44,7 @@ def test_the_file_holds_what_the_trace_gives(
     models: Models,
     default_directory: Path,
 ) -> None:
-    wish = TraceWish(ids=IDS, **values)
+    wish = TraceWish(ids=IDS, backend="reference", **values)
     count = save_trace(default_directory, wish, tmp_path / "out.npz", force=False)
     expected = trace(models(default_directory, profile, pool), IDS, points=wish.points)
     found = saved(tmp_path / "out.npz")

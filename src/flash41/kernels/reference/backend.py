@@ -22,6 +22,7 @@ from flash41.kernels.reference.mhc import mhc_apply, mhc_collapse, mhc_mixes
 from flash41.kernels.reference.norm import rms_norm
 from flash41.kernels.reference.rope import rotate
 from flash41.kernels.reference.router import route
+from flash41.numerics.scaled import fake_fp4_16, fake_fp4_32, fake_fp8_32
 
 
 class ReferenceKernels:
@@ -33,6 +34,9 @@ class ReferenceKernels:
     name = "reference"
 
     rms_norm = staticmethod(rms_norm)
+    fake_fp8_32 = staticmethod(fake_fp8_32)
+    fake_fp4_32 = staticmethod(fake_fp4_32)
+    fake_fp4_16 = staticmethod(fake_fp4_16)
     rotate = staticmethod(rotate)
     mhc_collapse = staticmethod(mhc_collapse)
     mhc_apply = staticmethod(mhc_apply)

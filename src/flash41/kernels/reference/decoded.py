@@ -6,7 +6,7 @@ larger than a band is never kept: it is decoded band by band at every use.  Keep
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -52,6 +52,17 @@ class DecodedWeights:
             return (self._keep("matrix", (weight,), weight.dequantize(torch.float64).t()),)
         return (part.dequantize(torch.float64).t() for part in bands)
 
+    def groups(self, *weights: Quantized) -> Iterable[Tensor]:
+        """FP64 [groups, K, n] of scaled weights [N, K] of one shape, in bands of their output rows."""
+        kept = self._find("groups", weights)
+        if kept is not None:
+            return (kept,)
+        num_rows, width = weights[0].shape
+        step = max(GROUP, ELEMENTS_PER_BAND // (len(weights) * width) // GROUP * GROUP)
+        if step >= num_rows:
+            return (self._keep("groups", weights, _stack(weights, 0, num_rows)),)
+        return (_stack(weights, first, min(first + step, num_rows)) for first in range(0, num_rows, step))
+
     def plain(self, weight: Tensor) -> Iterable[Tensor]:
         """FP64 transpose [..., K, n] of an unscaled weight [..., N, K], in bands of output rows."""
         kept = self._find("plain", (weight,))
@@ -77,6 +88,10 @@ class DecodedWeights:
         while self.held_bytes > self.budget_bytes:
             self.held_bytes -= self._kept.popitem(last=False)[1][1].nbytes
         return decoded
+
+
+def _stack(weights: Sequence[Quantized], first: int, last: int) -> Tensor:
+    return torch.stack([weight.slice_rows(first, last).dequantize(torch.float64) for weight in weights]).mT
 
 
 def _bands(weight: Quantized) -> list[Quantized]:

@@ -65,7 +65,7 @@ def _joined(x: Tensor, bands: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
 
-def grouped_linear(x: Tensor, weight: Tensor, decoded: DecodedWeights) -> Tensor:
-    """Block-diagonal product: x [T, groups, K], weight [groups, N, K] -> [T, groups, N] in x's dtype."""
+def grouped_linear(x: Tensor, weights: Sequence[Quantized], decoded: DecodedWeights) -> Tensor:
+    """Block-diagonal product: x [T, groups, K] and a weight [N, K] per group -> [T, groups, N] in x's dtype."""
     left = x.double().transpose(0, 1)
-    return _joined(left, decoded.plain(weight), x.dtype).transpose(0, 1)
+    return _joined(left, decoded.groups(*weights), x.dtype).transpose(0, 1)

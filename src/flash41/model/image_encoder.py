@@ -28,6 +28,11 @@ def fold(x: Tensor, grid: Grid, ratio: int) -> Tensor:
     return squares.permute(0, 2, 4, 1, 3).reshape(-1, channels * ratio * ratio)
 
 
+def gelu(x: Tensor) -> Tensor:
+    """X times the normal distribution function of x, by the error function."""
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
 class Aligner(nn.Module):
     """`aligner`."""
 
@@ -38,9 +43,8 @@ class Aligner(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Patch vectors [N, C] -> image tokens [rows * columns, D]."""
-        inner = self.w1(fold(x, grid, self.ratio)).double()
-        opened = 0.5 * inner * (1 + torch.erf(inner / math.sqrt(2)))
-        return self.w2(opened.to(x.dtype))  # type: ignore[no-any-return]
+        inner = self.w1(fold(x, grid, self.ratio))
+        return self.w2(gelu(inner.double()).to(x.dtype))  # type: ignore[no-any-return]
 
 
 class ImageEncoder(nn.Module):

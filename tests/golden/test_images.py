@@ -10,8 +10,10 @@ from PIL import Image
 from flash41.config.run import Profile
 from flash41.tools.traces import trace
 from flash41.tools.tracing import TraceWish, save_trace
+from helpers.feeding import Feeder
 from helpers.golden_judge import (
     CHECKPOINT,
+    CLOSE_MARGIN,
     Array,
     Case,
     distance,
@@ -24,7 +26,7 @@ from helpers.golden_judge import (
     trace_faults,
 )
 from helpers.models import Models
-from helpers.picturing import golden_pictures
+from helpers.picturing import golden_pictures, pictured
 
 CASES = ("image_one", "images_two")
 POINTS = {"bf16": np.float32, "float32": np.float32, "int32": np.int32}
@@ -109,6 +111,22 @@ def test_vendor_logits_are_inside_t2(case: Case, traced: Traced) -> None:
     found = distance(traced(case.name, Profile.VENDOR)["logits"], case.arrays["logits"])
     assert case.noise is not None
     assert t2_faults(found, case.noise, len(case.ids)) == [], found
+
+
+def test_greedy_answers_are_the_golden_ones_where_they_are_not_close(case: Case, models: Models) -> None:
+    # Fed with the golden tokens, so that a close step does not end the comparison.
+    model = models(CHECKPOINT, Profile.VENDOR)
+    prompt = pictured(model, case.arrays["prompt_ids"].tolist(), golden_pictures(case))
+    feeder = Feeder(model, 1, len(case.ids) + 6)
+    feeder.images[0], feeder.rows = prompt.images, prompt.rows
+    logits = feeder.feed({0: prompt.ids})[0][-1]
+    behind = []
+    for token in case.arrays["greedy"].tolist():
+        behind.append(float(logits.max() - logits[token]))
+        logits = feeder.feed({0: [token]})[0][-1]
+    assert len(behind) == 6
+    assert max(behind) < CLOSE_MARGIN
+    assert sum(margin == 0 for margin in behind) >= 5
 
 
 @pytest.mark.parametrize("profile", [Profile.FP32, Profile.VENDOR])

@@ -37,7 +37,8 @@ JPEG_DECODED_FRAMES = (0xC0, 0xC1, JPEG_PROGRESSIVE)
 JPEG_METADATA = (*(marker for marker in range(0xE0, 0xF0) if marker not in (0xE0, 0xEE)), 0xFE)
 JPEG_ALONE = (0x01, *range(0xD0, 0xD8))
 """Markers without a segment."""
-JPEG_SCAN, JPEG_END = 0xDA, 0xD9
+JPEG_SCAN = 0xDA
+JPEG_END = 0xD9
 
 
 class ImageFormat(enum.Enum):

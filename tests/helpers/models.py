@@ -66,7 +66,7 @@ class Models:
         """The model of a checkpoint under a profile; shared, so nobody may change it."""
         key = (directory, profile, pool or profile.default_pool)
         if key not in self._loaded:
-            self._loaded[key] = load_model(*key, self.kernels, drafts=True)
+            self._loaded[key] = load_model(*key, self.kernels, drafts=True, images=True)
         return self._loaded[key]
 
 
@@ -74,7 +74,7 @@ def fresh_model(
     profile: Profile, kernels: type[ReferenceKernels] = ReferenceKernels, directory: Path = CHECKPOINT
 ) -> LoadedModel:
     """A model of its own, for tests that change it or one of its kernels."""
-    return load_model(directory, profile, profile.default_pool, kernels(), drafts=True)
+    return load_model(directory, profile, profile.default_pool, kernels(), drafts=True, images=True)
 
 
 def second_config() -> ModelConfig:

@@ -30,6 +30,8 @@ from flash41.engram.vocabulary import TokenMap
 from flash41.kernels.interface import Kernels
 from flash41.model.backbone import Backbone
 from flash41.model.build import build_backbone
+from flash41.model.build_vision import build_image_encoder
+from flash41.model.image_encoder import ImageEncoder
 from flash41.planning.resolve import RunPlan
 
 
@@ -46,6 +48,8 @@ class LoadedModel:
     token_map: TokenMap
     tables: dict[int, tuple[EngramHash, EngramTable]]
     kernels: Kernels
+    encoder: ImageEncoder | None = None
+    """Vision tower and aligner, where images were asked for."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -93,13 +97,14 @@ class LoadedModel:
 
 
 def load_model(
-    directory: Path, profile: Profile, pool: PoolFormat, kernels: Kernels, drafts: bool = False
+    directory: Path, profile: Profile, pool: PoolFormat, kernels: Kernels, drafts: bool = False, images: bool = False
 ) -> LoadedModel:
-    """Opens the text model of a directory; `drafts` also opens the draft tensors.
+    """Opens the text model of a directory; `drafts` also opens the draft tensors, `images` loads the vision tower.
 
     Raises ConfigError or CheckpointError with every fault found.
     """
     scopes = {Scope.BACKBONE, Scope.DRAFT} if drafts else {Scope.BACKBONE}
+    scopes |= {Scope.VISION} if images else set()
     checkpoint = open_checkpoint(directory, scopes)
     config = checkpoint.config
     token_map = TokenMap.from_tokenizer(directory / "tokenizer.json", config)
@@ -117,4 +122,5 @@ def load_model(
         token_map=token_map,
         tables=tables,
         kernels=kernels,
+        encoder=build_image_encoder(checkpoint, profile, kernels) if images else None,
     )

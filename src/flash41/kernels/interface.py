@@ -100,6 +100,10 @@ class Kernels(Protocol):
         """[T, H, d]: each query attends to rows[index[t, :counts[t]]]; rows [R, d] are keys and values at once."""
         ...
 
+    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """[N, H, d]: every row of q attends to all rows of k and v, all [N, H, d]; no mask, no sink."""
+        ...
+
     def pool_group(self, values: Tensor, scores: Tensor) -> Tensor:
         """FP32 [n, d]: per-channel softmax pooling of FP32 [n, ratio, d]."""
         ...

@@ -1,6 +1,7 @@
 """Names of the points a trace of the text model can hold, known from the configuration alone.
 
     embed, L<layer>.<point> of every layer, dspark.taps, dspark.main_x, final.resid, final.pre, final.hidden, final.norm
+    with pictures: vision.block<block>, vision.norm, vision.aligner
 
 A point of closed groups (latent, main_row, key) is absent from the trace of a prompt that closes none.
 """
@@ -32,19 +33,22 @@ OWNER = ("attn.latent", "attn.main_row", "index.key")
 SCORER = ("index.q", "index.weights", "index.scores", "index.selected")
 ENDS = ("embed", "dspark.taps", "final.resid", "final.pre", "final.hidden", "final.norm")
 MAIN_X = "dspark.main_x"
+VISION_ENDS = ("vision.norm", "vision.aligner")
 
 
-def point_names(config: ModelConfig) -> frozenset[str]:
-    """Every point that a trace of this model can hold."""
+def point_names(config: ModelConfig, images: bool = False) -> frozenset[str]:
+    """Every point that a trace of this model can hold; `images` adds those of pictures."""
     names = {*ENDS}
+    if images:
+        names |= {*VISION_ENDS, *(f"vision.block{block_id}" for block_id in range(config.vision.num_layers))}
     for spec in topology(config).layers:
         names.update(f"L{spec.layer_id}.{point}" for point in _points(spec))
     return frozenset(names | {MAIN_X} if config.dspark.num_stages else names)
 
 
-def check_points(patterns: Sequence[str], config: ModelConfig) -> None:
+def check_points(patterns: Sequence[str], config: ModelConfig, images: bool = False) -> None:
     """Raises RequestError listing the patterns that match no point of the model."""
-    names = point_names(config)
+    names = point_names(config, images)
     idle = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     if idle:
         expected = f"patterns of points from embed over L0.* to L{config.num_layers - 1}.* and final.*"

@@ -10,6 +10,7 @@ from flash41.kernels.reference.compress import pool_group
 from flash41.kernels.reference.decoded import DEFAULT_BUDGET_BYTES, DecodedWeights
 from flash41.kernels.reference.engram import engram_apply, engram_gate
 from flash41.kernels.reference.expert import experts
+from flash41.kernels.reference.full_attention import full_attention
 from flash41.kernels.reference.index import (
     candidate_blocks,
     index_scores,
@@ -41,6 +42,7 @@ class ReferenceKernels:
     mhc_collapse = staticmethod(mhc_collapse)
     mhc_apply = staticmethod(mhc_apply)
     sparse_attention = staticmethod(sparse_attention)
+    full_attention = staticmethod(full_attention)
     pool_group = staticmethod(pool_group)
     index_scores = staticmethod(index_scores)
     index_scores_bf16_chain = staticmethod(index_scores_bf16_chain)

@@ -13,6 +13,7 @@ spec: vision.md section 3.
 """
 
 import enum
+import re
 import struct
 from dataclasses import dataclass
 
@@ -39,6 +40,8 @@ JPEG_ALONE = (0x01, *range(0xD0, 0xD8))
 """Markers without a segment."""
 JPEG_SCAN = 0xDA
 JPEG_END = 0xD9
+JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]", re.DOTALL)
+"""A marker with a segment, or the end; in coded data every other FF is followed by one of these."""
 
 
 class ImageFormat(enum.Enum):
@@ -148,9 +151,23 @@ def _jpeg(data: bytes) -> ImageFile:
         width=width,
         height=height,
         pixel_bytes=4 + 2 * components if coding == JPEG_PROGRESSIVE else 4,  # all coefficients, then the picture
-        passes=data.count(bytes((0xFF, JPEG_SCAN)), position),
+        passes=_num_scans(data, position),
         content=b"".join(kept),
     )
+
+
+def _num_scans(data: bytes, position: int) -> int:
+    """Scans from the first one on; what follows the end of the image, a film for example, is not looked at."""
+    count = 0
+    for _ in range(MAX_SEGMENTS):
+        found = JPEG_MARKER.search(data, position)
+        if found is None or data[found.start() + 1] == JPEG_END:
+            return count
+        position = found.start()
+        count += data[position + 1] == JPEG_SCAN
+        (length,) = struct.unpack_from(">H", data, position + 2)
+        position += 2 + length
+    raise broken(f"a JPEG of more than {MAX_SEGMENTS} segments")
 
 
 def _gif(data: bytes) -> ImageFile:

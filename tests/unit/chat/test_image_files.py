@@ -45,6 +45,17 @@ def test_scans_of_a_jpeg_are_counted() -> None:
     assert 5 <= examine(encoded(SMOOTH, "JPEG", progressive=True)).passes <= 12
 
 
+def test_what_follows_the_end_of_a_jpeg_holds_no_scans() -> None:
+    assert examine(encoded(SMOOTH, "JPEG") + b"film\xff\xda\0\x02" * 999).passes == 1
+
+
+def test_scans_do_not_hide_behind_an_end_in_a_comment() -> None:
+    data = encoded(SMOOTH, "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    hidden = data[:last] + segment(0xFE, b"\xff\xd9") + data[last:-2] * 5 + data[-2:]
+    assert examine(hidden).passes == examine(data).passes + 4
+
+
 def test_metadata_is_left_out_and_pixels_stay() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -88,6 +99,7 @@ def test_what_the_colours_of_a_jpeg_depend_on_stays() -> None:
         (with_segments(encoded(SMOOTH, "JPEG"), segment(0xFE, b"") * MAX_TABLES), f"more than {MAX_TABLES} segments"),
         (with_segments(encoded(SMOOTH, "JPEG"), segment(0xC0, b"\x08\0\x09\0\x09\x03")), "a JPEG with two frames"),
         (with_segments(encoded(SMOOTH, "JPEG"), segment(0xC9, b"\x08\0\x09\0\x09\x03")), "a coding that is not read"),
+        (encoded(SMOOTH, "JPEG")[:-2] + segment(0xFE, b"") * MAX_SEGMENTS, f"more than {MAX_SEGMENTS} segments"),
         (b"GIF89a" + struct.pack("<HHBBB", 5, 5, 0, 0, 0) + b";", "a GIF without a frame"),
         (b"GIF89a" + struct.pack("<HHBBB", 5, 5, 0, 0, 0), "a header that ends too early"),
         (gif_with(encoded(SMOOTH.convert("P"), "GIF"), gif_comment(MAX_SEGMENTS + 1)), "blocks in front of its first"),

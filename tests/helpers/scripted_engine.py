@@ -14,6 +14,7 @@ import torch
 
 from flash41.engine.engine import Engine
 from flash41.engine.plan import PlannedSpan, StepPlan
+from flash41.engine.replay import Replay
 from flash41.engine.request import Request, SamplingParams
 from flash41.engine.reuse import ReuseLimits
 from flash41.engine.scheduler import SchedulerLimits
@@ -33,6 +34,7 @@ class ScriptedRunner:
     """Stands in for `engine.runner.Runner`."""
 
     block_size: int
+    replay: Replay
     pages: dict[tuple[int, int], Text] = field(default_factory=dict)
     slots: dict[int, Text] = field(default_factory=dict)
     images: dict[int, Text] = field(default_factory=dict)
@@ -43,9 +45,12 @@ class ScriptedRunner:
 
     def run(self, plan: StepPlan) -> Any:
         for span in plan.spans:
-            if span.start == 0:
-                self.slots[span.slot] = ()
+            if span.start == span.window_start:
+                # Behind a cached prefix a slot begins empty; what it reads before is in its pages.
+                self.slots[span.slot] = self.pages[self._place(span, span.start - 1)] if span.start else ()
+        tails = {span.slot: span.tail_start for span in plan.spans}
         for move in plan.restores:
+            assert not self.replay.decoder or move.position <= tails[move.slot], "an image of another tail"
             text = self.images[move.image]
             assert len(text) == move.position, f"image {move.image} holds {len(text)} positions, not {move.position}"
             self.slots[move.slot] = text
@@ -62,10 +67,11 @@ class ScriptedRunner:
         text = self.slots[span.slot]
         assert len(text) == span.start, f"slot {span.slot} holds {len(text)} positions, the span begins at {span.start}"
         assert span.history == text[max(0, span.start - 2) :]
-        for position in range(span.start):
-            assert self.pages[self._place(span, position)] == text[: position + 1], "a row of another text"
+        assert span.planes_end in (0, span.window_start + self.replay.window)
+        for position in range(max(span.start, min(span.end, span.planes_end))):
+            assert self.pages[self._place(span, position)] == (text + span.ids)[: position + 1], "a row of another text"
         text += span.ids
-        for position in range(span.start, span.end):
+        for position in range(max(span.start, span.planes_end), span.end):
             self.pages[self._place(span, position)] = text[: position + 1]
         self.slots[span.slot] = text
         self.num_rows += len(span.ids)
@@ -84,8 +90,12 @@ def scripted_engine(
     rows: int = 16,
     longest: int = 24,
     interval: int = 2,
+    decoder: bool = False,
+    prefix: bool = False,
 ) -> Engine:
     """An engine over `num_pages` pages; `interval` counts pages.  Without images nothing is reused."""
+    replay = Replay(window=2, decoder=decoder, prefix=prefix)
+    num_images = 0 if prefix else num_images
     reuse = ReuseLimits(layout_id="scripted", num_images=num_images, image_interval=interval * block_size)
     limits = SchedulerLimits(
         max_num_seqs=slots,
@@ -94,9 +104,10 @@ def scripted_engine(
         look_back=2,
         block_size=block_size,
         num_pages=num_pages,
-        reuse=reuse if num_images else None,
+        reuse=reuse if num_images or prefix else None,
+        replay=replay,
     )
-    return Engine(ScriptedRunner(block_size), limits)  # type: ignore[arg-type]
+    return Engine(ScriptedRunner(block_size, replay), limits)  # type: ignore[arg-type]
 
 
 def scripted_request(number: int, ids: Sequence[int], max_tokens: int, salt: bytes = b"") -> Request:

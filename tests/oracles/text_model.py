@@ -111,6 +111,10 @@ class Model:
         self.files, self.classes = Files(folder), classes
         roundings = (bf16, fp8_32, fp4_16, fp4_32) if rounded else (unrounded,) * 4
         self.store, self.fp8, self.fp4_main, self.fp4_index = roundings
+        # For replays: by layer, the position before which later rows read no window; by owner, rows that are given.
+        self.window_starts: dict[int, int] = {}
+        self.given: dict[int, tuple[Array, ...]] = {}
+        self.owned: dict[int, tuple[Array, ...]] = {}
 
     def linear(self, x: Array, name: str) -> Array:
         """A scaled weight's product, stored."""
@@ -196,7 +200,8 @@ class Model:
             self.select(x, qr, layer, ratio)
         sink, outputs = self.files(f"{name}.attn_sink"), np.zeros((num, heads, d))
         for p in range(num):
-            keys = kv[max(0, p - c["sliding_window"] + 1) : p + 1]
+            start = self.window_starts.get(layer, 0)
+            keys = kv[max(0, p - c["sliding_window"] + 1, start if p >= start else 0) : p + 1]
             if ratio:
                 keys = np.concatenate((keys, self.planes["kv"][0][self.planes["selected"][p]]))
             outputs[p] = self.attend(q[p], keys, sink)
@@ -229,7 +234,10 @@ class Model:
         first = np.arange(len(latent), dtype=np.float64) * ratio
         key = self.norm(self.plain(latent, f"{name}.indexer.wk"), f"{name}.indexer.k_norm")
         rows = self.fp4_main(self.turn(latent, first, ratio))
-        self.planes["kv"] = (rows, self.fp4_index(self.turn(key, first, ratio)))
+        computed = (rows, self.fp4_index(self.turn(key, first, ratio)))
+        given = self.given.get(layer, tuple(plane[:0] for plane in computed))
+        joined = tuple(np.concatenate((old, new[len(old) :])) for old, new in zip(given, computed, strict=True))
+        self.planes["kv"] = self.owned[layer] = joined
 
     def select(self, x: Array, qr: Array, layer: int, ratio: int) -> None:
         c, name = self.config, f"layers.{layer}.attn.indexer"

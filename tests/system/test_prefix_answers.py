@@ -234,10 +234,10 @@ def test_nothing_changes_an_answer(data: st.DataObject, models: Models, checkpoi
         num_images=data.draw(st.integers(1, 6), label="images"),
         interval=data.draw(st.integers(1, 3), label="interval"),
     )
-    dice = np.random.default_rng(data.draw(st.integers(0, 99), label="texts"))
-    asked = [asking(number, ids, PARAMS) for number, ids in enumerate(texts(dice, page_size(model), 6))]
+    dice = np.random.default_rng(data.draw(st.integers(0, 3), label="texts"))
+    asked = [asking(number, ids, TWO) for number, ids in enumerate(texts(dice, page_size(model), 5))]
     seen: dict[int, Tokens] = {}
-    doomed = data.draw(st.sets(st.integers(0, 5), max_size=2), label="aborted")
+    doomed = data.draw(st.sets(st.integers(0, 4), max_size=2), label="aborted")
     for one in asked:
         tested.add(one)
         for _ in range(data.draw(st.integers(0, 6), label="steps")):

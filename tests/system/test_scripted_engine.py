@@ -94,6 +94,8 @@ class ServingMachine(RuleBasedStateMachine):
         longest=st.integers(3, 20),
         num_images=st.integers(0, 4),
         interval=st.integers(1, 3),
+        decoder=st.booleans(),
+        prefix=st.sampled_from([False, False, True]),
     )
     def start(self, block_size: int, spare: int, longest: int, **sizes: int) -> None:
         pages = -(-longest // block_size) + spare

@@ -52,9 +52,9 @@ class PagedStore(Store):
         self._assigned[slot] = pages
         self._table[slot, : len(pages)] = torch.tensor(pages, dtype=torch.int64)
 
-    def reset(self, slot: int) -> None:
+    def reset(self, slot: int, position: int = 0) -> None:
         """Makes a slot empty and takes its pages, which may be another's by now."""
-        super().reset(slot)
+        super().reset(slot, position)
         self._assigned[slot] = ()
 
     def _check(self, spans: Sequence[Span]) -> None:

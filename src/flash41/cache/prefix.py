@@ -33,11 +33,20 @@ class PrefixCache:
     """Cached pages of a pool, at most `max_pages`, and `num_images` images.
 
     `image_interval` is the distance of the boundaries at which images are made; it serves the counterfactual only.
+    Without `needs_images` pages alone are a match, for whoever brings the state back by computing it (prefix replay).
     """
 
     def __init__(
-        self, pool: PagePool, block_size: int, *, max_pages: int, num_images: int, image_interval: int | None = None
+        self,
+        pool: PagePool,
+        block_size: int,
+        *,
+        max_pages: int,
+        num_images: int,
+        image_interval: int | None = None,
+        needs_images: bool = True,
     ) -> None:
+        self._needs_images = needs_images
         self.block_size = block_size
         self.max_pages = max_pages
         self.image_interval = image_interval or block_size
@@ -67,8 +76,11 @@ class PrefixCache:
                 count += 1
         return count
 
-    def match(self, keys: Sequence[PageKey], num_tokens: int) -> PrefixMatch:
-        """The longest reusable prefix of a prompt of `num_tokens` tokens whose full pages have these keys."""
+    def match(self, keys: Sequence[PageKey], num_tokens: int, at_most: int | None = None) -> PrefixMatch:
+        """The longest reusable prefix of a prompt of `num_tokens` tokens whose full pages have these keys.
+
+        Of at most `at_most` tokens, where that is given.
+        """
         reusable = min(len(keys), max(0, num_tokens - 1) // self.block_size)
         found = []
         for key in keys[:reusable]:
@@ -76,8 +88,8 @@ class PrefixCache:
             if entry is None:
                 break
             found.append(entry)
-        boundary = len(found)
-        while boundary and not self.images.is_ready(found[boundary - 1].key.hash):
+        boundary = len(found) if at_most is None else min(len(found), at_most // self.block_size)
+        while self._needs_images and boundary and not self.images.is_ready(found[boundary - 1].key.hash):
             boundary -= 1
         pre_gate, resumed = len(found) * self.block_size, boundary * self.block_size
         return PrefixMatch(
@@ -100,13 +112,13 @@ class PrefixCache:
             raise ProtocolError(complaint("prefix pages", list(match.page_ids), expected))
         if not match.keys:
             return PrefixLease(match=match, image=None)
-        if not self.images.is_ready(match.keys[-1].hash):
+        if self._needs_images and not self.images.is_ready(match.keys[-1].hash):
             raise ProtocolError(
                 f"prefix of {match.num_tokens} tokens has no STATE image, expected PAGE and STATE of one boundary"
             )
         self._pool.share(match.page_ids)
         self._touch(match.keys)
-        return PrefixLease(match=match, image=self.images.pin(match.keys[-1].hash))
+        return PrefixLease(match=match, image=self.images.pin(match.keys[-1].hash) if self._needs_images else None)
 
     def commit(self, lease: PrefixLease) -> None:
         """The restore has ridden a batch: unpins the image and counts the look-up.  The pages stay the request's."""

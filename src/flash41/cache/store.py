@@ -13,7 +13,7 @@ that names both, never a silent answer from the wrong state (spec: cache.md sect
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -104,9 +104,9 @@ class Store(ABC):
     def assign(self, slot: int, page_ids: Sequence[int]) -> None:  # noqa: B027  # most stores have no pages
         """Tells a store of pages which ones a slot has, in order of the positions they hold."""
 
-    def reset(self, slot: int) -> None:
-        """Makes a slot empty; its rows are never read again before they are rewritten."""
-        self.cursors[slot] = 0
+    def reset(self, slot: int, position: int = 0) -> None:
+        """Makes a slot empty; its rows are never read again before they are rewritten.  `position` comes next."""
+        self.cursors[slot] = position
 
     def view(self, spans: Sequence[Span]) -> "StoreView":
         """Access for one batch; checks every span, then moves the cursors behind the batch."""
@@ -140,10 +140,12 @@ class StoreView:
     def __init__(self, store: Store, spans: Sequence[Span]) -> None:
         self.spans = spans
         self._store = store
+        self._groups: dict[int, tuple[ClosedGroups, Tensor]] = {}
+        if not spans:
+            return  # the tail of a step that holds none
         self._slots = torch.cat([torch.full((span.length,), span.slot) for span in spans])
         self._positions = torch.cat([torch.arange(span.start, span.end) for span in spans])
         self._starts = torch.cat([torch.full((span.length,), span.start) for span in spans])
-        self._groups: dict[int, tuple[ClosedGroups, Tensor]] = {}
         self._plan_window()
 
     def _plan_window(self) -> None:
@@ -156,12 +158,13 @@ class StoreView:
         shape = self._store.shape
         prefixes, shifts, total = [], [], 0
         for span in self.spans:
-            first = max(0, span.start - shape.window + 1)
+            first = max(span.window_start, span.start - shape.window + 1)
             prefixes.append(span.slot * shape.ring + torch.arange(first, span.start) % shape.ring)
             shifts.append(torch.full((span.length,), total - first))
             total += span.start - first
         self._prefix = torch.cat(prefixes)
-        first_seen = (self._positions - shape.window + 1).clamp(min=0)
+        floors = torch.cat([torch.full((span.length,), span.window_start) for span in self.spans])
+        first_seen = torch.maximum(self._positions - shape.window + 1, floors)
         seen = first_seen.unsqueeze(1) + torch.arange(shape.window)
         batch_shift = total + torch.arange(len(self._positions)) - self._positions
         shift = torch.where(seen < self._starts.unsqueeze(1), torch.cat(shifts).unsqueeze(1), batch_shift.unsqueeze(1))
@@ -172,6 +175,22 @@ class StoreView:
         ends = torch.cat([torch.full((span.length,), span.end) for span in self.spans])
         self._kept = (self._positions >= ends - shape.ring).nonzero().squeeze(1)
         self._ring_addresses = (self._slots * shape.ring + self._positions % shape.ring)[self._kept]
+
+    def tail(self) -> "tuple[StoreView, Tensor] | None":
+        """Access for the rows of all tails; None where no span is cut and no window of theirs would be."""
+        window = self._store.shape.window
+        if all(not span.tail_start or span.start >= span.tail_start + window - 1 for span in self.spans):
+            return None
+        spans, rows, offset = [], [], 0
+        for span in self.spans:
+            start = max(span.start, span.tail_start)
+            if start < span.end:
+                seen = max(span.window_start, span.tail_start)
+                length = span.end - start
+                spans.append(replace(span, start=start, length=length, offset=offset, window_start=seen))
+                rows.append(torch.arange(span.offset + span.length - length, span.offset + span.length))
+                offset += length
+        return StoreView(self._store, spans), torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
 
     def window(self, layer_id: int, rows: Rows) -> WindowRows:
         """Appends the batch's window rows and returns what the queries of this layer see."""
@@ -191,7 +210,9 @@ class StoreView:
 
     def _closed(self, ratio: int) -> tuple[ClosedGroups, Tensor]:
         if ratio not in self._groups:
-            last_rows = ((self._positions + 1) % ratio == 0).nonzero().squeeze(1)
+            there = torch.cat([torch.full((span.length,), span.planes_end) for span in self.spans])
+            closed = ((self._positions + 1) % ratio == 0) & (self._positions >= there)
+            last_rows = closed.nonzero().squeeze(1)
             row_ids = self._positions[last_rows] // ratio
             addresses = self._store.plane_addresses(self._slots[last_rows], row_ids, ratio)
             groups = ClosedGroups(last_rows=last_rows, row_ids=row_ids, positions=row_ids * ratio)

@@ -32,6 +32,12 @@ class Span:
     """Rows of this span, at least one."""
     offset: int
     """First row of the span in the flat forward."""
+    window_start: int = 0
+    """First position whose window rows may be read; above 0 where a prefix is replayed."""
+    planes_end: int = 0
+    """Position up to which compressed rows are there already; they are not written again."""
+    tail_start: int = 0
+    """First position that layers behind the last owner compute; above 0 with bounded decoder replay."""
 
     @property
     def end(self) -> int:
@@ -67,6 +73,13 @@ class BatchView(Protocol):
     """One batch's access to cached state."""
 
     spans: Sequence[Span]
+
+    def tail(self) -> "tuple[BatchView, Tensor] | None":
+        """Access for the rows from each span's `tail_start` on, and their int64 numbers in the forward.
+
+        None where these are all rows, and see all they would see anyway.
+        """
+        ...
 
     def window(self, layer_id: int, rows: Rows) -> WindowRows:
         """Appends the batch's window rows [T, d] of a layer and returns what its queries see."""

@@ -23,6 +23,8 @@ def batch(
     memory: options.Memory = None,
     prefix_cache: options.PrefixCache = True,
     state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
+    decoder_replay: options.DecoderReplay = False,
+    prefix_replay: options.PrefixReplay = False,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -39,7 +41,8 @@ def batch(
     from flash41.engine.llm import LLM
     from flash41.tools.batch import Batch, BatchWish
 
-    numbers = (profile, kv_cache_dtype, index_cache_dtype)
+    labels = options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay)
+    numbers = (profile, kv_cache_dtype, index_cache_dtype, *labels)
     work = Batch(BatchWish(source=source, target=target, force=force, model=model, options=numbers))
     llm = None
     if work.num_left:
@@ -55,6 +58,8 @@ def batch(
             memory_bytes=memory_bytes,
             prefix_cache=prefix_cache,
             state_image_interval=state_image_interval,
+            decoder_replay=decoder_replay,
+            prefix_replay=prefix_replay,
             backend=backend,
             threads=threads,
         )
@@ -64,6 +69,8 @@ def batch(
         totals = work.run(llm, lambda done, count: bar.update(task, completed=done, total=count))
     kept = f" ({totals.num_kept} of them were there already)" if totals.num_kept else ""
     typer.echo(f"{target}: {totals.num_ok} ok, {totals.num_failed} failed{kept}")
+    if labels:
+        typer.echo(f"approximate: {', '.join(labels)}")
     if llm is not None and llm.engine.stats.num_hits:
         stats = llm.engine.stats
         typer.echo(f"prefix cache: {stats.cached_tokens:,} of {stats.wanted_tokens:,} tokens were there already")

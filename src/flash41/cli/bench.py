@@ -39,6 +39,8 @@ def bench(
     block_size: options.BlockSize = None,
     prefix_cache: options.PrefixCache = True,
     state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
+    decoder_replay: options.DecoderReplay = False,
+    prefix_replay: options.PrefixReplay = False,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -68,11 +70,16 @@ def bench(
         block_size=block_size,
         prefix_cache=prefix_cache,
         state_image_interval=state_image_interval,
+        decoder_replay=decoder_replay,
+        prefix_replay=prefix_replay,
         backend=backend,
         threads=threads,
     )
     console = Console(stderr=True)
     found: dict[str, Any] = {"kind": kind.value, **asdict(wish)}
+    labels = options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay)
+    if labels:
+        found["approximate"] = labels
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("requests", total=None)
 
@@ -92,6 +99,8 @@ def bench(
 
 
 def _print(kind: Kind, found: dict[str, Any]) -> None:
+    if "approximate" in found:
+        typer.echo(f"approximate: {', '.join(found['approximate'])}")
     work = f"prompts of {found['prompt_tokens']} tokens, answers of {found['output_tokens']}, on this machine"
     if kind is Kind.LATENCY:
         typer.echo(f"{found['num_requests']} requests, {found['concurrency']} at once, {work}")

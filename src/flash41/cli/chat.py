@@ -43,6 +43,8 @@ def chat(
     memory: options.Memory = None,
     prefix_cache: options.PrefixCache = True,
     state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
+    decoder_replay: options.DecoderReplay = False,
+    prefix_replay: options.PrefixReplay = False,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -72,6 +74,8 @@ def chat(
         memory_bytes=memory_bytes,
         prefix_cache=prefix_cache,
         state_image_interval=state_image_interval,
+        decoder_replay=decoder_replay,
+        prefix_replay=prefix_replay,
         backend=backend,
         threads=threads,
     )
@@ -81,7 +85,10 @@ def chat(
     if sys.stdin.isatty() and sys.stdout.isatty():
         from prompt_toolkit.history import InMemoryHistory
 
+        label = options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay)
         typer.echo(f"{llm.directory.name}, up to {llm.plan.max_model_len:,} tokens. /help lists commands.")
+        if label:
+            typer.echo(f"approximate: {', '.join(label)}")
         history = InMemoryHistory() if no_history else kept_history(history_path())
         _Terminal(session).talk(typed_messages(history))
     else:

@@ -37,6 +37,8 @@ def generate(
     memory: options.Memory = None,
     prefix_cache: options.PrefixCache = True,
     state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
+    decoder_replay: options.DecoderReplay = False,
+    prefix_replay: options.PrefixReplay = False,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -68,6 +70,8 @@ def generate(
         memory_bytes=memory_bytes,
         prefix_cache=prefix_cache,
         state_image_interval=state_image_interval,
+        decoder_replay=decoder_replay,
+        prefix_replay=prefix_replay,
         backend=backend,
         threads=threads,
     )
@@ -78,7 +82,10 @@ def generate(
         conversation = llm.codec.conversation(_messages(system, text), thinking=thinking, effort=level)
         ids = llm.codec.encode(conversation).ids
         pieces = _chat_pieces(llm.codec.parser(conversation), llm.config.tokens.eos)
-    answer = _Answer(echo=not as_json)
+    answer = _Answer(
+        echo=not as_json,
+        approximate=options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay),
+    )
     answer.run(llm.stream(ids, params), pieces)
     if as_json:
         sys.stdout.write(to_json(answer.document(ids, params.seed)) + "\n")
@@ -93,7 +100,8 @@ Pieces = Callable[[int | None, str | None], Iterator[tuple[str, str]]]
 class _Answer:
     """Collects a streamed answer, writing it out as it comes."""
 
-    def __init__(self, echo: bool) -> None:
+    def __init__(self, echo: bool, approximate: list[str]) -> None:
+        self.approximate = approximate
         self.output_ids: list[int] = []
         self.texts = {"text": "", "reasoning": ""}
         self.finish_reason = ""
@@ -132,7 +140,9 @@ class _Answer:
     def document(self, prompt_ids: tuple[int, ...], seed: int | None) -> dict[str, Any]:
         decoding = self._total - self._first
         rate = (len(self.output_ids) - 1) / decoding if len(self.output_ids) > 1 and decoding > 0 else None
+        labels = {"approximate": self.approximate} if self.approximate else {}
         return {
+            **labels,
             "prompt_ids": list(prompt_ids),
             "output_ids": self.output_ids,
             "text": self.texts["text"],
@@ -149,7 +159,8 @@ class _Answer:
     def summary(self, seed: int | None) -> str:
         rate = self.document((), seed)["timings"]["tokens_per_second"]
         speed = f", {rate:.1f} tokens/s" if rate else ""
-        return f"[{len(self.output_ids)} tokens, {self.finish_reason}{speed}, seed {seed}]"
+        label = f", approximate: {', '.join(self.approximate)}" if self.approximate else ""
+        return f"[{len(self.output_ids)} tokens, {self.finish_reason}{speed}, seed {seed}{label}]"
 
 
 def _raw_pieces(llm: Any) -> Pieces:

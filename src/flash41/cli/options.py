@@ -45,7 +45,7 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="BYTES",
-        help="Memory of the cache: 64M, 2G, or plain bytes. [default: all requests at full length]",
+        help="Memory of pages, states and images: 64M, 2G, or bytes. [default: all requests at full length]",
     ),
 ]
 PrefixCache = Annotated[
@@ -63,6 +63,20 @@ StateImageInterval = Annotated[
         help="Distance of state images in a long prompt; its end and that of its answer have one anyway.",
     ),
 ]
+DecoderReplay = Annotated[
+    bool,
+    typer.Option(
+        "--decoder-replay",
+        help="APPROXIMATE: late layers read only the last window of a prompt. Faster prompts, other answers.",
+    ),
+]
+PrefixReplay = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-replay",
+        help="APPROXIMATE: recompute the last window of a cached prefix instead of keeping state images.",
+    ),
+]
 Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]
 Threads = Annotated[
     int | None,
@@ -75,6 +89,12 @@ INTEGER = re.compile(r"-?[0-9]{1,100}")
 
 SIZE = re.compile(r"([0-9]{1,100})([KMGT]?)")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def approximate(*, decoder_replay: bool, prefix_replay: bool) -> list[str]:
+    """Names of the options given with which answers are approximate; whatever shows an answer shows these too."""
+    given = {"decoder-replay": decoder_replay, "prefix-replay": prefix_replay}
+    return [name for name, on in given.items() if on]
 
 
 def num_bytes(text: str, option: str) -> int:

@@ -102,6 +102,9 @@ def _canonical_connector(wish: RunWish) -> str:
 
 
 def _transfer(wish: RunWish, _: ModelConfig) -> Iterator[str]:  # R7
+    for name in ("decoder_replay", "prefix_replay"):
+        if getattr(wish, name) and wish.drafts:
+            yield f"unavailable: {name} with drafts (use one of them)"
     if _transfers(wish) and _canonical_connector(wish) != _CONNECTOR:
         got = _DEFAULT_CONNECTOR if wish.kv_connector is None else wish.kv_connector
         yield complaint("kv_connector", got, f"'{_CONNECTOR}'", "this connector moves PAGE but not STATE")
@@ -137,6 +140,10 @@ def _pools(wish: RunWish, _: ModelConfig) -> Iterator[str]:
 
 def _replay(wish: RunWish, config: ModelConfig) -> Iterator[str]:  # R14
     sources = config.attention.kv_source_layer_ids
+    if wish.prefix_replay and not wish.prefix_cache:
+        yield "replay: got prefix_replay without the prefix cache, expected both or neither"
+    if wish.prefix_replay and wish.profile.stale_index_slots:
+        yield complaint("profile", wish.profile.value, "another with prefix_replay", "its rows depend on the cut")
     if not wish.decoder_replay:
         return
     if not sources or sources[-1] >= config.num_layers - 1:

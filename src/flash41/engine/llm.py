@@ -66,6 +66,8 @@ class LLM:
         memory_bytes: int | None = None,
         prefix_cache: bool = True,
         state_image_interval: int = DEFAULT_IMAGE_INTERVAL,
+        decoder_replay: bool = False,
+        prefix_replay: bool = False,
         backend: str = "auto",
         threads: int | None = None,
     ) -> None:
@@ -79,6 +81,8 @@ class LLM:
             memory_bytes=memory_bytes,
             prefix_cache=prefix_cache,
             state_image_interval=state_image_interval,
+            decoder_replay=decoder_replay,
+            prefix_replay=prefix_replay,
             backend=backend,
             threads=threads,
         )

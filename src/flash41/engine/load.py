@@ -20,6 +20,7 @@ from flash41.checkpoint.loader import Checkpoint, open_checkpoint
 from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
 from flash41.config.run import PoolFormat, Profile
+from flash41.engine.replay import Replay
 from flash41.engine.reuse import ReuseLimits
 from flash41.engine.runner import Runner
 from flash41.engine.scheduler import SchedulerLimits
@@ -68,7 +69,11 @@ class LoadedModel:
         reuse = None
         if plan.prefix_cache and plan.placement is not None:
             name = layout_id(
-                plan.placement.geometry, model_hash=model_hash(self.checkpoint.files), profile=self.profile
+                plan.placement.geometry,
+                model_hash=model_hash(self.checkpoint.files),
+                profile=self.profile,
+                decoder_replay=plan.decoder_replay,
+                prefix_replay=plan.prefix_replay,
             )
             reuse = ReuseLimits(layout_id=name, num_images=plan.num_images, image_interval=plan.image_interval)
         return SchedulerLimits(
@@ -79,6 +84,7 @@ class LoadedModel:
             block_size=plan.block_size,
             num_pages=plan.num_pages,
             reuse=reuse,
+            replay=Replay(window=self.config.attention.window, decoder=plan.decoder_replay, prefix=plan.prefix_replay),
         )
 
     def _runner(self, store: Store, images: ImageStore | None = None) -> Runner:

@@ -12,7 +12,7 @@ class PlannedSpan:
     slot: int
     """Where its state lives."""
     start: int
-    """Position of the first row; 0 begins an empty slot."""
+    """Position of the first row; `window_start` begins an empty slot."""
     ids: tuple[int, ...]
     """Token ids of the rows."""
     history: tuple[int, ...]
@@ -21,6 +21,12 @@ class PlannedSpan:
     """Whether the last row's logits choose the next token (false inside a prompt)."""
     pages: tuple[int, ...] = ()
     """Pages of the request, in order of the positions they hold, those of this span included."""
+    window_start: int = 0
+    """First position whose window rows exist; above 0 where the end of a cached prefix is replayed."""
+    planes_end: int = 0
+    """Position up to which the pages hold compressed rows already."""
+    tail_start: int = 0
+    """First position that layers behind the last owner compute; above 0 with bounded decoder replay."""
 
     @property
     def end(self) -> int:

@@ -21,11 +21,12 @@ Integers only.  spec: cache.md section 7.
 from dataclasses import dataclass
 
 from flash41.cache.images import Image, ImageRole
-from flash41.cache.matches import PrefixCounters, PrefixLease
+from flash41.cache.matches import PrefixCounters, PrefixLease, PrefixMatch
 from flash41.cache.page_keys import PageKey, chain, chain_root
 from flash41.cache.pages import PagePool
 from flash41.cache.prefix import PrefixCache
 from flash41.engine.plan import ImageMove
+from flash41.engine.replay import NO_REPLAY, Replay
 from flash41.engine.request import Request
 from flash41.engine.running import Running
 
@@ -59,8 +60,10 @@ class _Hold:
 class PrefixReuse:
     """The prefix cache of one scheduler; without limits nothing is kept and nothing found."""
 
-    def __init__(self, limits: ReuseLimits | None, pool: PagePool, block_size: int) -> None:
+    def __init__(self, limits: ReuseLimits | None, pool: PagePool, block_size: int, replay: Replay = NO_REPLAY) -> None:
         self._limits = limits
+        self._replay = replay
+        self.num_replayed_tokens = 0
         self._pool = pool
         self._block_size = block_size
         self._holds: dict[int, _Hold] = {}
@@ -72,6 +75,7 @@ class PrefixReuse:
                 max_pages=pool.num_pages,
                 num_images=limits.num_images,
                 image_interval=limits.image_interval,
+                needs_images=not replay.prefix,
             )
 
     @property
@@ -96,8 +100,8 @@ class PrefixReuse:
         """
         if self.cache is None:
             return running.pages_missing <= self._pool.num_free - num_promised
-        keys, known = self._keys(running.request), running.num_known
-        lease = self.cache.acquire(self.cache.match(keys, known))
+        known = running.num_known
+        lease = self.cache.acquire(self._match(running))
         match = lease.match
         missing = -(-known // self._block_size) - len(match.page_ids)
         if missing > self._num_available(missing + num_promised) - num_promised:
@@ -105,14 +109,36 @@ class PrefixReuse:
             return False
         running.table.adopt(match.page_ids)
         running.num_computed = match.num_tokens
+        if self._replay.prefix and match.num_tokens:
+            running.planes_end = match.num_tokens
+            running.num_computed = running.window_start = match.num_tokens - self._replay.window
+            self.num_replayed_tokens += self._replay.window
         self._holds[running.request.request_id] = _Hold(
             lease=lease, demanded=match.demanded_boundary, num_filed=len(match.page_ids)
         )
-        if match.keys and match.num_tokens == self._last_boundary(len(running.request.prompt_ids)):
+        if lease.image is not None and match.num_tokens == self._prompt_boundary(running.request):
             self.cache.begin_image(match.keys[-1], ImageRole.PROMPT)  # there already: it takes on the role
         if running.request.num_cached_tokens is None:
-            running.request.num_cached_tokens = match.num_tokens
+            running.request.num_cached_tokens = running.num_computed
         return True
+
+    def tail_start(self, request: Request) -> int:
+        """First position of a request that layers behind the last owner compute; 0 where they compute all."""
+        return max(0, len(request.prompt_ids) - self._replay.window) if self._replay.decoder else 0
+
+    def _match(self, running: Running) -> PrefixMatch:
+        """What is cached of a request and may be used.
+
+        Images hold no windows of a tail, since tails differ; so with decoder replay a request resumes before its own.
+        Replaying a prefix brings windows back, but is worth it only for prefixes longer than one.
+        """
+        assert self.cache is not None
+        keys, known = self._keys(running.request), running.num_known
+        replay = self._replay
+        if replay.prefix:
+            found = self.cache.match(keys, known)
+            return found if found.num_tokens > replay.window else self.cache.match((), known)
+        return self.cache.match(keys, known, at_most=self.tail_start(running.request) if replay.decoder else None)
 
     def make_room(self, count: int) -> int:
         """Free pages, after evicting cached ones until there are `count` if that many can be had."""
@@ -137,7 +163,7 @@ class PrefixReuse:
 
     def save_at(self, running: Running, end: int) -> ImageMove | None:
         """The image to make of the boundary at which a span ends; None where none is worth it or has room."""
-        if self.cache is None or end % self._block_size:
+        if self.cache is None or self._replay.prefix or end % self._block_size:
             return None
         role, hold = self._role(running, end), self._holds[running.request.request_id]
         if role is None:
@@ -201,13 +227,20 @@ class PrefixReuse:
         """The last boundary behind which a token is left to compute."""
         return (num_tokens - 1) // self._block_size * self._block_size
 
+    def _prompt_boundary(self, request: Request) -> int:
+        """The boundary that the same prompt resumes when it comes again."""
+        num_tokens = len(request.prompt_ids)
+        if self._replay.decoder:
+            return self.tail_start(request) // self._block_size * self._block_size
+        return self._last_boundary(num_tokens)
+
     def _boundaries(self, running: Running, start: int, end: int) -> list[int]:
         """Boundaries worth an image strictly between two positions of a prompt."""
-        if self._limits is None or end - start < 2:
+        if self._limits is None or self._replay.prefix or end - start < 2:
             return []
         interval, hold = self._limits.image_interval, self._holds[running.request.request_id]
         found = {
-            self._last_boundary(len(running.request.prompt_ids)),
+            self._prompt_boundary(running.request),
             self._last_boundary(running.num_known),
             (start // interval + 1) * interval,
             hold.demanded or 0,
@@ -222,7 +255,7 @@ class PrefixReuse:
     def _role(self, running: Running, boundary: int) -> ImageRole | None:
         """Why the image of a boundary is kept; None where it is not worth one."""
         assert self._limits is not None
-        if boundary == self._last_boundary(len(running.request.prompt_ids)):
+        if boundary == self._prompt_boundary(running.request):
             return ImageRole.PROMPT
         if boundary == running.num_known // self._block_size * self._block_size:
             return ImageRole.DECODE

@@ -63,7 +63,17 @@ class Runner:
         self._guard()  # a mapped file that shrank would kill the process when its rows are gathered
         spans, offset = [], 0
         for planned in plan.spans:
-            spans.append(Span(slot=planned.slot, start=planned.start, length=len(planned.ids), offset=offset))
+            spans.append(
+                Span(
+                    slot=planned.slot,
+                    start=planned.start,
+                    length=len(planned.ids),
+                    offset=offset,
+                    window_start=planned.window_start,
+                    planes_end=planned.planes_end,
+                    tail_start=planned.tail_start,
+                )
+            )
             offset += len(planned.ids)
         logit_rows = [span.offset + span.length - 1 for span, p in zip(spans, plan.spans, strict=True) if p.samples]
         batch = ForwardBatch(
@@ -79,8 +89,8 @@ class Runner:
         self._guard()  # again, as a step may be staged long before it runs: changed files are no wrong numbers
         plan = staged.plan
         for span in plan.spans:
-            if span.start == 0:
-                self.store.reset(span.slot)
+            if span.start == span.window_start:
+                self.store.reset(span.slot, span.start)
         for move in plan.restores:
             self._arena().restore(move.image, move.slot, move.position, move.request_id)
         for span in plan.spans:

@@ -14,6 +14,11 @@ class Running:
     slot: int
     table: PageTable
     num_computed: int = 0
+    """Positions whose rows its slot has; less than its table holds while a cached prefix is replayed."""
+    window_start: int = 0
+    """First position whose window rows its slot has."""
+    planes_end: int = 0
+    """Positions whose compressed rows its pages held when it began, where these were not resumed from an image."""
 
     def ids(self, start: int, end: int) -> tuple[int, ...]:
         """Token ids at positions start .. end-1 of prompt and answer; nothing else of a long request is copied."""
@@ -29,6 +34,10 @@ class Running:
     def num_missing(self) -> int:
         """Known ids whose rows are not computed yet; 1 for a request that awaits its next token."""
         return self.num_known - self.num_computed
+
+    def growth(self, length: int) -> int:
+        """Tokens that its table lacks for `length` more computed ones."""
+        return max(0, self.num_computed + length - self.table.num_tokens)
 
     @property
     def pages_missing(self) -> int:

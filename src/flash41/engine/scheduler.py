@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from flash41.cache.pages import PagePool, PageTable
 from flash41.engine.plan import PlannedSpan, StepPlan
+from flash41.engine.replay import NO_REPLAY, Replay
 from flash41.engine.request import FinishReason, Request
 from flash41.engine.reuse import PrefixReuse, ReuseLimits
 from flash41.engine.running import Running
@@ -43,6 +44,8 @@ class SchedulerLimits:
     """Pages of the pool, at least those of one request; None is enough for all requests at full length."""
     reuse: ReuseLimits | None = None
     """What is kept for later requests; None keeps nothing."""
+    replay: Replay = NO_REPLAY
+    """What is computed again, or not at all, by approximation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,7 @@ class Scheduler:
         longest = -(-limits.max_model_len // limits.block_size)
         self._pages = PagePool(limits.max_num_seqs * longest if limits.num_pages is None else limits.num_pages)
         assert self._pages.num_pages >= longest, f"{self._pages.num_pages} pages cannot hold one request of {longest}"
-        self.reuse = PrefixReuse(limits.reuse, self._pages, limits.block_size)
+        self.reuse = PrefixReuse(limits.reuse, self._pages, limits.block_size, limits.replay)
         self.num_preemptions = 0
 
     @property
@@ -102,6 +105,8 @@ class Scheduler:
             wanted_tokens=counters.wanted_tokens,
             cached_tokens=counters.cached_tokens,
             lost_tokens=counters.lost_tokens,
+            replayed_tokens=self.reuse.num_replayed_tokens,
+            approximate=self.limits.replay.names,
             num_evicted_pages=counters.pages_evicted,
         )
 
@@ -173,7 +178,7 @@ class Scheduler:
             length = self.reuse.cut(running, min(running.num_missing, budget))
             length = min(length, self._room(running, length))
             if length > 0:
-                running.table.append(length)
+                running.table.append(running.growth(length))
                 spans.append(self._span(running, length))
                 budget -= length
         return spans
@@ -184,14 +189,14 @@ class Scheduler:
         Cached pages are evicted first; for an answer, pages of later requests are freed.  Answers are planned in order
         of admission and before all prompts, so a victim is never part of the step yet.
         """
-        needed = running.table.pages_needed(length)
+        needed = running.table.pages_needed(running.growth(length))
         while self.reuse.make_room(needed) < needed and running.num_missing == 1:
             newest = self._running[-1]
             if newest is running:
                 break
             self._preempt(newest)
         held = len(running.table.page_ids) + self._pages.num_free
-        return held * self.limits.block_size - running.table.num_tokens
+        return held * self.limits.block_size - running.num_computed
 
     def _preempt(self, running: Running) -> None:
         """Takes slot and pages from a request and puts it first in line; what it has said stays said."""
@@ -209,6 +214,9 @@ class Scheduler:
             history=running.ids(max(0, start - self.limits.look_back), start),
             samples=length == running.num_missing,
             pages=running.table.page_ids,
+            window_start=running.window_start,
+            planes_end=running.planes_end,
+            tail_start=self.reuse.tail_start(running.request),
         )
 
     def commit(self, plan: StepPlan, tokens: Mapping[int, SampledToken]) -> list[TokenEvent]:

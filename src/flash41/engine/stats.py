@@ -39,5 +39,9 @@ class EngineStats:
     """Of these, not computed because they were cached."""
     lost_tokens: int
     """Of these, cached but computed again for want of an image at a boundary where one is made."""
+    replayed_tokens: int
+    """Of the cached ones, computed again by prefix replay."""
+    approximate: tuple[str, ...]
+    """Replay modes in effect, with which answers are approximate; empty for an exact engine."""
     num_evicted_pages: int
     """Cached pages that made room."""

@@ -123,10 +123,13 @@ class Attention(nn.Module):
         if owner is None or topk_owner is None:
             return window.rows, RowLists(index=window.index, counts=window.counts)
         selection = selections.by_owner[topk_owner]
+        if topk_owner not in selections.lists:  # chosen before the rows of the forward became fewer
+            selections.lists[topk_owner] = join(window, selection)
+        lists = selections.lists[topk_owner]
         if selection.width == 0:
-            return window.rows, selections.lists[topk_owner]
+            return window.rows, lists
         chosen = step.view.read_main(owner, selection.rows[:, : selection.width])
-        return torch.cat((window.rows, chosen.flatten(0, 1))), selections.lists[topk_owner]
+        return torch.cat((window.rows, chosen.flatten(0, 1))), lists
 
 
 def join(window: WindowRows, selection: Selection) -> RowLists:

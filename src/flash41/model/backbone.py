@@ -17,6 +17,7 @@ from flash41.model.batch import ForwardBatch, Probe, Selections, Silent, Step
 from flash41.model.block import Block
 from flash41.model.linear import Linear, RMSNorm
 from flash41.model.rope import Rope
+from flash41.model.tail import narrowed, narrowed_selections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,10 @@ class BackboneOutput:
     logits: Tensor
     """FP32 [n, vocab] of the batch's logit rows."""
     taps: Tensor
-    """[T, taps * D]: mean over streams of the inputs of the tapped layers, after their Engram."""
+    """[T, taps * D]: mean over streams of the inputs of the tapped layers, after their Engram.
+
+    Rows of tails only, where a layer before the last one began to compute no others.
+    """
 
 
 class Backbone(nn.Module):
@@ -43,6 +47,7 @@ class Backbone(nn.Module):
         streams: int,
         ratios: Sequence[int],
         tap_layer_ids: Sequence[int],
+        tail_layer: int,
         dtype: torch.dtype,
         kernels: Kernels,
     ) -> None:
@@ -56,6 +61,7 @@ class Backbone(nn.Module):
         self._streams = streams
         self._ratios = sorted(set(ratios))
         self._tap_layer_ids = frozenset(tap_layer_ids)
+        self._tail_layer = tail_layer
         self._dtype = dtype
         self._kernels = kernels
 
@@ -68,8 +74,15 @@ class Backbone(nn.Module):
         x = rows.unsqueeze(1).expand(-1, self._streams, -1).contiguous()
         pre_mix = torch.zeros(x.shape[:2])
         pre_mix[:, 0] = 1.0
-        selections, taps = Selections(), []
+        selections, taps = Selections(), list[Tensor]()
         for layer_id, block in enumerate(self._blocks):
+            tail = step.view.tail() if layer_id == self._tail_layer else None
+            if tail is not None:
+                view, kept = tail
+                step, selections = narrowed(step, view, kept), narrowed_selections(selections, kept)
+                x, pre_mix, taps = x[kept], pre_mix[kept], [tap[kept] for tap in taps]
+            if len(x) == 0:
+                break  # a part of a prompt of which no later layer sees anything
             x = block.add_engram(x, step)
             if layer_id in self._tap_layer_ids:
                 taps.append(x.double().mean(1).float().to(x.dtype))

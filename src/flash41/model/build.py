@@ -120,6 +120,7 @@ class Builder:
             streams=self.config.mhc.streams,
             ratios=[spec.ratio for spec in self.topology.layers],
             tap_layer_ids=self.config.dspark.target_layer_ids,
+            tail_layer=max(self.config.attention.kv_source_layer_ids, default=self.config.num_layers) + 1,
             dtype=self.dtype,
             kernels=self.kernels,
         )

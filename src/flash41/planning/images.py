@@ -35,6 +35,8 @@ def image_plan(wish: RunWish, geometry: PoolGeometry, length: int) -> ImagePlan:
     """The images of a wish whose requests are `length` positions long."""
     if not wish.prefix_cache:
         return ImagePlan(count=0, reason="the prefix cache is off, as asked")
+    if wish.prefix_replay:
+        return ImagePlan(count=0, reason="windows behind a cached prefix are computed again, by approximation")
     if wish.profile.stale_index_slots:
         return ImagePlan(count=0, reason="rows of profile demo depend on how a prompt is cut; no prefix is reused")
     wanted = PER_SLOT * wish.max_num_seqs + BESIDES

@@ -6,6 +6,7 @@
 Integers only.  spec: cache.md section 2, config.md sections 4.4 and 4.8.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flash41.cache.budget import split_budget
@@ -59,6 +60,10 @@ class RunPlan:
     """Tokens between the images of a long prompt, whole pages."""
     prefix_cache: bool
     """Whether pages and images are kept for later requests."""
+    decoder_replay: bool
+    """Whether late layers read the end of a prompt only; approximate."""
+    prefix_replay: bool
+    """Whether windows behind a cached prefix are computed again; approximate."""
     choices: tuple[Choice, ...]
     """Every derived number with its reason."""
 
@@ -104,6 +109,7 @@ def resolve(wish: RunWish, config: ModelConfig) -> RunPlan:
         Choice(name="pool bytes", value=places.total_bytes, reason="pages and STATE in one allocation"),
         Choice(name="images", value=images.count, reason=images.reason),
         _longest(wish, config, longest),
+        *_replays(wish, config),
     )
     return _plan(wish, places, places.num_pages, longest, images.count, choices)
 
@@ -149,6 +155,18 @@ def _longest(wish: RunWish, config: ModelConfig, length: int) -> Choice:
     return Choice(name="longest request", value=length, reason=reason)
 
 
+def _replays(wish: RunWish, config: ModelConfig) -> Iterator[Choice]:
+    """The modes with which answers are approximate, so that nobody runs them unawares."""
+    window = config.attention.window
+    if wish.decoder_replay:
+        first = max(config.attention.kv_source_layer_ids) + 1
+        reason = f"APPROXIMATE: layers from {first} on read no more than these last tokens of a prompt"
+        yield Choice(name="decoder replay", value=window, reason=reason)
+    if wish.prefix_replay:
+        reason = "APPROXIMATE: these last tokens of a cached prefix are computed again, without what is before them"
+        yield Choice(name="prefix replay", value=window, reason=reason)
+
+
 def _plan(
     wish: RunWish,
     places: Placement | None,
@@ -166,6 +184,8 @@ def _plan(
         max_model_len=length,
         num_images=num_images,
         image_interval=image_interval(wish),
-        prefix_cache=num_images > 0,
+        prefix_cache=num_images > 0 or (wish.prefix_replay and places is not None),
+        decoder_replay=wish.decoder_replay,
+        prefix_replay=wish.prefix_replay and places is not None,
         choices=choices,
     )

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import Any
 
 from flash41.chat.conversation import ChatCodec
 from flash41.engine.request import FinishReason
@@ -66,8 +67,9 @@ class ScriptedService:
 
     def stats(self) -> ServiceStats:
         """Figures of this moment."""
-        figures = dict.fromkeys((field.name for field in fields(EngineStats)), 0) | {"num_running": len(self._tasks)}
-        return ServiceStats(engine=EngineStats(**figures), num_finished=len(self.jobs), taken=time.monotonic())
+        none: dict[str, Any] = {field.name: () if field.name == "approximate" else 0 for field in fields(EngineStats)}
+        engine = EngineStats(**none | {"num_running": len(self._tasks)})
+        return ServiceStats(engine=engine, num_finished=len(self.jobs), taken=time.monotonic())
 
     def submit(self, job: Job) -> Generation:
         """Begins to play; raises EngineStoppedError when not ready."""

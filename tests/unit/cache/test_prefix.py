@@ -483,6 +483,28 @@ def test_an_abandoned_lease_of_adopted_pages_leaves_them_to_their_table() -> Non
     assert bench.cache.make_room(16)
 
 
+def test_a_match_of_at_most_so_many_tokens_walks_back_to_an_image_before_them() -> None:
+    bench = Bench()
+    keys = bench.publish([1, 2, 3, 4, 5, 6])
+    bench.keep(keys[0])
+    bench.keep(keys[2])
+    for at_most, expected in ((0, 0), (1, 0), (2, 2), (5, 2), (6, 6), (99, 6)):
+        found = bench.cache.match(keys, 7, at_most=at_most)
+        assert (found.num_tokens, found.pre_gate_tokens) == (expected, 6)
+
+
+def test_without_a_need_for_images_pages_alone_are_a_match() -> None:
+    bench = Bench(num_images=0)
+    bench.cache = PrefixCache(bench.pool, BLOCK, max_pages=16, num_images=0, needs_images=False)
+    bench.publish([1, 2, 3, 4])
+    lease = bench.cache.acquire(bench.match([1, 2, 3, 4, 5]))
+    assert (lease.match.num_tokens, lease.image, lease.match.demanded_boundary) == (4, None, None)
+    bench.check(*lease.match.page_ids)
+    bench.cache.commit(lease)
+    bench.pool.give_back(lease.match.page_ids)
+    bench.check()
+
+
 def test_hits_are_counted() -> None:
     bench = Bench()
     bench.keep(bench.publish([1, 2])[0])

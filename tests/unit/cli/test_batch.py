@@ -74,3 +74,11 @@ def test_a_batch_whose_calls_begin_alike_says_what_was_there_already(tmp_path: P
     assert result.stdout.splitlines() == [f"{target}: 2 ok, 0 failed", told]
     without = invoke("batch", source, tmp_path / "other.jsonl", *options, "--no-prefix-cache")
     assert without.stdout.splitlines() == [f"{tmp_path / 'other.jsonl'}: 2 ok, 0 failed"]
+
+
+def test_approximate_results_are_labelled_and_belong_to_a_batch_of_their_own(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    result = invoke("batch", source, target, "--max-model-len", "64", "--decoder-replay")
+    assert result.stdout.splitlines() == [f"{target}: 2 ok, 1 failed", "approximate: decoder-replay"]
+    exact = invoke("batch", source, target, "--max-model-len", "64")
+    assert isinstance(exact.exception, RequestError)

@@ -50,3 +50,11 @@ def test_numbers_that_measure_nothing_are_refused() -> None:
 
 def test_an_unknown_kind_is_wrong_usage() -> None:
     assert invoke("bench", "nonsense").exit_code == 2
+
+
+def test_speeds_of_approximate_answers_are_labelled() -> None:
+    result = invoke("bench", "latency", *SMALL, "--decoder-replay", "--json")
+    assert json.loads(result.stdout)["approximate"] == ["decoder-replay"]
+    plain = invoke("bench", "latency", *SMALL, "--prefix-replay")
+    assert plain.stdout.splitlines()[0] == "approximate: prefix-replay"
+    assert "approximate" not in invoke("bench", "latency", *SMALL).stdout

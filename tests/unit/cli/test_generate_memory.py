@@ -66,6 +66,8 @@ class OpenedError(Exception):
         ((), {"prefix_cache": True, "state_image_interval": 8192}),
         (("--no-prefix-cache",), {"prefix_cache": False}),
         (("--state-image-interval", "512"), {"state_image_interval": 512}),
+        ((), {"decoder_replay": False, "prefix_replay": False}),
+        (("--decoder-replay", "--prefix-replay"), {"decoder_replay": True, "prefix_replay": True}),
     ],
 )
 def test_options_reach_the_model_as_numbers(
@@ -138,3 +140,16 @@ def test_the_command_shows_nothing_of_a_plan(
     captured = capsys.readouterr()
     assert captured.err.startswith("[4 tokens, length")
     assert captured.err.count("\n") == 1
+
+
+def test_what_is_approximate_says_so_wherever_it_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = " ".join(invoke("generate", "--help").output.split())
+    assert text.count("APPROXIMATE") == 2
+    found = json.loads(invoke(*SHORT, "--decoder-replay", "--prefix-replay", "--json").stdout)
+    assert found["approximate"] == ["decoder-replay", "prefix-replay"]
+    assert "approximate" not in json.loads(invoke(*SHORT, "--json").stdout)
+    monkeypatch.setattr(generate_module.sys.stderr, "isatty", lambda: True)
+    assert run([*SHORT, "--decoder-replay"]) == 0
+    assert capsys.readouterr().err.rstrip().endswith("seed 5, approximate: decoder-replay]")

@@ -219,6 +219,24 @@ def test_decoder_replay_needs_a_layer_to_skip() -> None:
         ]
 
 
+def test_prefix_replay_needs_a_prefix_and_rows_that_do_not_depend_on_the_cut() -> None:
+    assert refusals(RunWish(prefix_replay=True), RELEASE) == []
+    assert refusals(RunWish(prefix_replay=True, prefix_cache=False), RELEASE) == [
+        "replay: got prefix_replay without the prefix cache, expected both or neither"
+    ]
+    assert refusals(RunWish(prefix_replay=True, profile=Profile.DEMO), RELEASE) == [
+        "profile: got 'demo', expected another with prefix_replay (its rows depend on the cut)"
+    ]
+
+
+def test_replay_with_drafts_is_unavailable() -> None:
+    wish = RunWish(decoder_replay=True, prefix_replay=True, draft=Draft.ON)
+    assert [fault for fault in refusals(wish, RELEASE) if "replay" in fault] == [
+        "unavailable: decoder_replay with drafts (use one of them)",
+        "unavailable: prefix_replay with drafts (use one of them)",
+    ]
+
+
 def test_all_faults_come_in_one_error() -> None:
     wish = RunWish(
         profile=Profile.ATOM,

@@ -227,8 +227,28 @@ def test_a_model_without_owners_needs_no_pages_and_says_what_its_windows_cost() 
         resolve(RunWish(max_num_seqs=3, memory_bytes=3 * per_slot - 1), config)
 
 
+def test_replay_modes_are_labelled_and_change_nothing_else() -> None:
+    config = release_config()
+    exact = resolve(atom(max_num_seqs=2), config)
+    assert not exact.decoder_replay
+    assert not exact.prefix_replay
+    assert "APPROXIMATE" not in "".join(map(str, exact.choices))
+    decoder = resolve(atom(max_num_seqs=2, decoder_replay=True), config)
+    assert decoder.choices == (*exact.choices, decoder.choices[-1])
+    assert str(decoder.choices[-1]) == (
+        "decoder replay 128: APPROXIMATE: layers from 21 on read no more than these last tokens of a prompt"
+    )
+    prefix = resolve(atom(max_num_seqs=2, prefix_replay=True), config)
+    assert str(prefix.choices[-1]).startswith("prefix replay 128: APPROXIMATE: ")
+    assert (prefix.num_images, prefix.prefix_cache, prefix.prefix_replay) == (0, True, True)
+    assert reasons(prefix)["images"].endswith("by approximation")
+    windows = resolve(RunWish(prefix_replay=True), windows_only())
+    assert (windows.prefix_cache, windows.prefix_replay) == (False, False)
+
+
 GROWTH = """
 import json, os, pathlib, sys
+from flash41.cache.image_store import ImageStore
 from flash41.cache.paged import PagedStore
 from flash41.cache.store import store_shape
 from flash41.config.huggingface import config_from_dict
@@ -242,17 +262,21 @@ def resident():
 config = config_from_dict(json.loads(pathlib.Path(sys.argv[1]).read_text()))
 plan = resolve(RunWish(profile=Profile.ATOM, max_num_seqs=8, max_model_len=16384, memory_bytes=300 << 20), config)
 # What torch allocates once and for all is no part of a pool.
-PagedStore(store_shape(config, 1, 256), resolve(RunWish(max_num_seqs=1, max_model_len=256), config).placement)
+small = resolve(RunWish(max_num_seqs=1, max_model_len=256), config)
+ImageStore(PagedStore(store_shape(config, 1, 256), small.placement), 1)
 before = resident()
 store = PagedStore(store_shape(config, plan.max_num_seqs, plan.max_model_len), plan.placement)
 store.pool.memory.fill_(1)
-print(plan.placement.total_bytes, resident() - before)
+images = ImageStore(store, plan.num_images)
+images.memory.fill_(1)
+print(plan.num_images, plan.total_bytes, resident() - before)
 """
 
 
-def test_a_touched_pool_takes_the_memory_that_was_planned() -> None:
+def test_touched_pool_and_images_take_the_memory_that_was_planned() -> None:
     command = [sys.executable, "-c", GROWTH, str(DATA / "release.json")]
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(), timeout=120)
-    planned, grown = map(int, found.stdout.split())
+    num_images, planned, grown = map(int, found.stdout.split())
+    assert num_images > 2
     assert 256 << 20 <= planned <= 300 << 20
     assert abs(grown - planned) <= 0.02 * planned

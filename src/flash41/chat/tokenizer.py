@@ -33,6 +33,7 @@ class Tokenizer:
         if full.normalizer is not None:
             self._base.normalizer = full.normalizer
         self._base.pre_tokenizer = full.pre_tokenizer
+        self._bytes_of_id: dict[int, bytes] = {}  # asked for once per token of every answer
         added = full.get_added_tokens_decoder()
         self._control_ids = {token.content: token_id for token_id, token in added.items()}
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -86,6 +87,12 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one id writes; raises RequestError for an id outside the vocabulary."""
+        known = self._bytes_of_id.get(token_id)
+        if known is None:
+            known = self._bytes_of_id[token_id] = self._spelled(token_id)
+        return known
+
+    def _spelled(self, token_id: int) -> bytes:
         token = self._full.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         if token is None:
             raise RequestError(complaint("token id", token_id, f"an id of this vocabulary, 0 to {self.vocab_size - 1}"))

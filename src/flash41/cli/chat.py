@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +43,8 @@ def chat(
     memory: options.Memory = None,
     prefix_cache: options.PrefixCache = True,
     state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
+    decoder_replay: options.DecoderReplay = False,
+    prefix_replay: options.PrefixReplay = False,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -72,6 +74,8 @@ def chat(
         memory_bytes=memory_bytes,
         prefix_cache=prefix_cache,
         state_image_interval=state_image_interval,
+        decoder_replay=decoder_replay,
+        prefix_replay=prefix_replay,
         backend=backend,
         threads=threads,
     )
@@ -81,9 +85,10 @@ def chat(
     if sys.stdin.isatty() and sys.stdout.isatty():
         from prompt_toolkit.history import InMemoryHistory
 
+        label = options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay)
         typer.echo(f"{llm.directory.name}, up to {llm.plan.max_model_len:,} tokens. /help lists commands.")
         history = InMemoryHistory() if no_history else kept_history(history_path())
-        _Terminal(session).talk(typed_messages(history))
+        _Terminal(session, label).talk(typed_messages(history))
     else:
         _Pipe(session).talk(piped_messages(sys.stdin))
 
@@ -139,8 +144,9 @@ class _Pipe:
 class _Terminal(_Pipe):
     """The same for a person: dim reasoning, figures, errors that end nothing, and Ctrl-C for the answer only."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, approximate: Sequence[str] = ()) -> None:
         super().__init__(session)
+        self._approximate = approximate
         self._has_color = not os.environ.get("NO_COLOR")
 
     def answer(self, turn: Any) -> None:
@@ -153,7 +159,7 @@ class _Terminal(_Pipe):
                 if stops:
                     break
         self.write((PLAIN if was_reasoning and self._has_color else "") + "\n")
-        self.tell(_figures(turn.figures))
+        self.tell(_figures(turn.figures, self._approximate))
 
     def between(self, was_reasoning: bool, is_reasoning: bool) -> str:
         if not self._has_color:
@@ -186,11 +192,15 @@ def _interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _figures(figures: Any) -> str:
+def _figures(figures: Any, approximate: Sequence[str]) -> str:
     """One line: ``[42 tokens, 31.5 tokens/s, 64 of 80 prompt tokens cached]``."""
     words = [f"{figures.num_tokens} tokens"]
     if figures.tokens_per_second is not None:
         words.append(f"{figures.tokens_per_second:.1f} tokens/s")
     words.append(f"{figures.num_cached_tokens} of {figures.num_prompt_tokens} prompt tokens cached")
     ends = {"length": "cut at the longest length", "abort": "stopped"}
-    return f"[{', '.join([*words, *([ends[figures.ending]] if figures.ending in ends else [])])}]"
+    if figures.ending in ends:
+        words.append(ends[figures.ending])
+    if approximate:
+        words.append(f"approximate: {', '.join(approximate)}")
+    return f"[{', '.join(words)}]"

@@ -33,6 +33,7 @@ MaxWaiting = Annotated[int, typer.Option("--max-waiting", min=0, help="Answers t
 RequestTimeout = Annotated[float, typer.Option("--request-timeout", min=0.001, help="Longest request in seconds.")]
 MaxBody = Annotated[str, typer.Option("--max-body", metavar="BYTES", help="Largest body of a request.")]
 Grace = Annotated[float, typer.Option("--grace", min=0.0, help="Seconds for open answers when told to stop.")]
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LogJson = Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")]
 
 
@@ -61,6 +62,8 @@ def serve(
     memory: options.Memory = None,
     prefix_cache: options.PrefixCache = True,
     state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
+    decoder_replay: options.DecoderReplay = False,
+    prefix_replay: options.PrefixReplay = False,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -72,13 +75,10 @@ def serve(
     if default_mode not in ("thinking", "chat"):
         raise typer.BadParameter(f"got {default_mode!r}, expected thinking or chat", param_hint="--default-mode")
     memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
-    max_body_bytes = options.num_bytes(max_body, "--max-body")
-    import logging
-
+    _set_up_log(log_json)
     from flash41.chat.conversation import MODEL_NAME
     from flash41.engine.llm import LLM
     from flash41.server import run
-    from flash41.server.logs import handler
     from flash41.server.security import read_keys
     from flash41.server.settings import ServerSettings
 
@@ -92,12 +92,9 @@ def serve(
         hosted_sampling=hosted_sampling,
         max_waiting=max_waiting,
         request_timeout_seconds=request_timeout,
-        max_body_bytes=max_body_bytes,
+        max_body_bytes=options.num_bytes(max_body, "--max-body"),
         grace_seconds=grace,
     )
-    logging.basicConfig(level=logging.INFO, handlers=[handler(as_json=log_json)])
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("flash41.engine").setLevel(logging.WARNING)  # the plan is printed below
     llm = LLM(
         model,
         profile=profile,
@@ -110,15 +107,27 @@ def serve(
         memory_bytes=memory_bytes,
         prefix_cache=prefix_cache,
         state_image_interval=state_image_interval,
+        decoder_replay=decoder_replay,
+        prefix_replay=prefix_replay,
         backend=backend,
         threads=threads,
     )
     for choice in llm.plan.choices:
         typer.echo(str(choice))
-    if not api_key_file and host not in ("127.0.0.1", "::1", "localhost"):
+    if not settings.api_keys and host not in LOOPBACK:
         typer.echo(f"note: whoever reaches {host} may use this server; --api-key-file asks for a key")
-    status = run.serve(llm, served_model_name or [MODEL_NAME], settings, _announce)
-    raise typer.Exit(status)
+    raise typer.Exit(run.serve(llm, served_model_name or [MODEL_NAME], settings, _announce))
+
+
+def _set_up_log(as_json: bool) -> None:
+    """One line per request and per decision to standard error; the plan is printed instead of logged."""
+    import logging
+
+    from flash41.server.logs import handler
+
+    logging.basicConfig(level=logging.INFO, handlers=[handler(as_json=as_json)])
+    for name in ("uvicorn", "flash41.engine"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _announce(url: str) -> None:

@@ -39,6 +39,7 @@ LARGE_BODY_BYTES = 32_768
 COSTLY_FIELDS = {"tools", "response_format", "text"}
 """A schema may take a second to become a grammar."""
 SEED_HEADER = "x-seed"
+APPROXIMATE_HEADER = "x-approximate"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -136,6 +137,8 @@ async def _respond(
     # One timer for the whole answer; one per token would cost more than the tokens do.
     inside.callback(asyncio.get_running_loop().call_later(seconds, source.expire, failure).cancel)
     headers, settings = {SEED_HEADER: str(manner.seed)}, context.settings
+    if context.service.facts.approximate:
+        headers[APPROXIMATE_HEADER] = ", ".join(context.service.facts.approximate)
     if manner.stream:
         return EventStream(
             _stream(context, source, manner, request.state.request_id),

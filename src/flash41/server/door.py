@@ -21,7 +21,6 @@ from flash41.server.security import PAGE_HEADERS, Guard
 from flash41.server.streaming import ClientGoneError
 
 logger = logging.getLogger(__name__)
-access = logging.getLogger(ACCESS)
 
 MESSAGES_PATH = "/v1/messages"
 GONE = 499
@@ -37,6 +36,7 @@ class Door:
         self._app = app
         self._guard = guard
         self._metrics = metrics
+        self._log = logging.getLogger(ACCESS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one connection; only HTTP is spoken."""
@@ -70,7 +70,7 @@ class Door:
         self._metrics.requests.labels(route, str(visit.status)).inc()
         self._metrics.duration.labels(route).observe(seconds)
         fields = {**visit.names(), "status": visit.status, "seconds": round(seconds, 4), **visit.facts}
-        access.info("request", extra={FIELDS: fields})
+        self._log.info("request", extra={FIELDS: fields})
 
 
 class _Visit:

@@ -283,4 +283,5 @@ def _facts(llm: LLM, names: Sequence[str]) -> ModelFacts:
         bos_token_id=llm.config.tokens.bos,
         eos_token_id=llm.config.tokens.eos,
         choices=tuple(map(str, llm.plan.choices)),
+        approximate=llm.engine.stats.approximate,
     )

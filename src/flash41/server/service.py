@@ -49,6 +49,8 @@ class ModelFacts:
     """Ends an answer."""
     choices: tuple[str, ...] = ()
     """What was decided at the start, with reasons."""
+    approximate: tuple[str, ...] = ()
+    """Options with which answers are approximate; told with every answer."""
 
 
 class AnswerConstraint(Constraint, Protocol):

@@ -8,7 +8,8 @@ It speaks the same protocol as the engine: tokens one by one, watchers asked, le
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields
+from typing import Any
 
 from flash41.chat.conversation import ChatCodec
 from flash41.engine.request import FinishReason
@@ -27,24 +28,6 @@ from flash41.server.service import (
 Script = Callable[[Job], Sequence[int]]
 """Token ids of the answer to a job; EOS follows by itself."""
 LOGPROB = -0.5
-_IDLE = EngineStats(
-    num_running=0,
-    num_waiting=0,
-    num_preemptions=0,
-    num_pages=0,
-    num_free_pages=0,
-    num_kept_pages=0,
-    num_images=0,
-    num_images_made=0,
-    num_lookups=0,
-    num_hits=0,
-    wanted_tokens=0,
-    cached_tokens=0,
-    lost_tokens=0,
-    replayed_tokens=0,
-    num_evicted_pages=0,
-    approximate=(),
-)
 
 
 class ScriptedService:
@@ -84,7 +67,8 @@ class ScriptedService:
 
     def stats(self) -> ServiceStats:
         """Figures of this moment."""
-        engine = replace(_IDLE, num_running=len(self._tasks))
+        none: dict[str, Any] = {field.name: () if field.name == "approximate" else 0 for field in fields(EngineStats)}
+        engine = EngineStats(**none | {"num_running": len(self._tasks)})
         return ServiceStats(engine=engine, num_finished=len(self.jobs), taken=time.monotonic())
 
     def submit(self, job: Job) -> Generation:

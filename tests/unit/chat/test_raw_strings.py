@@ -116,6 +116,14 @@ def test_a_pattern_is_searched_and_anchors_bind_it(pattern: str, texts: str | No
         assert takes(terminal(pattern=pattern), text) is found, text
 
 
+@pytest.mark.parametrize("text", ["a/b", "a\nb", 'a"b', "a#b", "/* a */", "a & b", "é日", "a\\b", "// a"])
+def test_no_pattern_breaks_out_of_its_place_in_the_grammar(text: str) -> None:
+    for pattern in (re.escape(text), f"[{re.escape(text)}]{{{len(text)}}}"):
+        held = terminal(pattern=f"^{pattern}$")
+        assert takes(held, text), pattern
+        assert not takes(held, text + "x"), pattern
+
+
 def test_a_pattern_of_the_whole_text_needs_no_anchors() -> None:
     assert unanchored("a|b", "thing", search=False) == "(?:a|b)"
 

@@ -137,6 +137,12 @@ def test_without_colors_there_is_no_escape(capsys: pytest.CaptureFixture[str], m
     assert shown(Played(("why", True), ("so", False)), capsys) == f"<think>why</think>\nso\n{FIGURES}\n"
 
 
+def test_an_approximate_answer_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    command._Terminal(None, ["decoder-replay"]).answer(Played(("so", False)))
+    assert capsys.readouterr().out.endswith(f"{FIGURES[:-1]}, approximate: decoder-replay]\n")
+
+
 def test_an_answer_cannot_command_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,15 @@ def test_figures_are_shown_to_prometheus_and_to_people(codec: ChatCodec) -> None
     assert (stats["open_answers"], stats["engine"]["num_finished"]) == (0, 1)
 
 
+def test_approximate_answers_are_labelled(codec: ChatCodec) -> None:
+    scripted = Scripted(codec, model=facts(approximate=("decoder-replay", "prefix-replay")))
+    for stream in (False, True):
+        reply = scripted.post(CHAT, {**HELLO, "stream": stream})
+        assert reply.headers["x-approximate"] == "decoder-replay, prefix-replay"
+    assert scripted.get("/v1/stats").json["approximate"] == ["decoder-replay", "prefix-replay"]
+    assert "x-approximate" not in Scripted(codec).post(CHAT, HELLO).headers
+
+
 @pytest.mark.parametrize(("method_path", "status"), [("/nowhere", 404), (CHAT, 405)])
 def test_what_is_not_there_is_told_in_the_usual_shape(codec: ChatCodec, method_path: str, status: int) -> None:
     reply = Scripted(codec).get(method_path)

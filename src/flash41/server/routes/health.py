@@ -33,6 +33,7 @@ def health_routes(context: Context) -> APIRouter:
                 "model": {"names": facts.names, "max_model_len": facts.max_model_len},
                 "max_num_seqs": facts.max_num_seqs,
                 "choices": facts.choices,
+                "approximate": facts.approximate,
                 "open_answers": context.gate.num_open,
                 "tasks": len(asyncio.all_tasks()),
                 "engine": {**asdict(stats.engine), **own},

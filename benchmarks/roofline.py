@@ -12,6 +12,7 @@ cache), and each line says which share of that bandwidth a kernel reaches:
 With many rows arithmetic is the limit: `flops` counts operations per second, and `fraction_of_torch` compares them with
 torch's BF16 product of the same shape in the same run (null where torch has no such product).  Every number is the best
 of its rounds, since whatever disturbs a run makes it slower.  The first line is the bandwidth itself (kernel `stream`).
+Where the library of the level cannot be built or run, one line says why: {"skipped": "CPU level: got ..."}.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from flash41.errors import KernelError
 from flash41.kernels.cpu.backend import CpuKernels
 from flash41.kernels.interface import ExpertWeights
 from flash41.kernels.select import select_kernels
@@ -234,7 +236,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="measure with this many threads only; else with one and with all")
     parser.add_argument("--backend", default="cpu", help="cpu or cpu:LEVEL")
     arguments = parser.parse_args()
-    kernels = select_kernels(arguments.backend)
+    try:
+        kernels = select_kernels(arguments.backend)
+    except KernelError as error:
+        reason = json.dumps({"skipped": str(error)}) if arguments.json else f"skipped: {error}"
+        sys.stdout.write(f"{reason}\n")
+        return
     if not isinstance(kernels, CpuKernels):
         parser.error(f"--backend: got {arguments.backend!r}, expected cpu or cpu:LEVEL")
     threads = [arguments.threads] if arguments.threads else sorted({1, torch.get_num_threads()})

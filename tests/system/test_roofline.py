@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from helpers.backends import kernels_or_skip
 from helpers.command_line import ROOT, environment
 
+SCRIPT = str(ROOT / "benchmarks" / "roofline.py")
 KERNELS = [
     "stream",
     "fp8_linear",
@@ -25,7 +27,7 @@ KERNELS = [
 @pytest.fixture(scope="module")
 def lines() -> list[dict[str, Any]]:
     kernels_or_skip("cpu")
-    command = [sys.executable, "-W", "error", str(ROOT / "benchmarks" / "roofline.py")]
+    command = [sys.executable, "-W", "error", SCRIPT]
     told = subprocess.run(
         [*command, "--quick", "--json", "--threads", "1"],
         capture_output=True,
@@ -51,3 +53,16 @@ def test_a_line_says_where_it_was_measured_and_its_figures_agree(lines: list[dic
         assert (line["threads"], line["isa"]) == (1, kernels_or_skip("cpu").library.level.value)  # type: ignore[attr-defined]
         assert line["bytes_per_second"] == pytest.approx(line["num_bytes"] / line["seconds"])
         assert line["fraction_of_bandwidth"] == pytest.approx(line["bytes_per_second"] / roof, abs=1e-4)
+
+
+def test_a_machine_without_a_compiler_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, SCRIPT, "--quick", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**environment(), "PATH": str(tmp_path), "CXX": "no-compiler"},
+        timeout=120,
+    )
+    (line,) = told.stdout.splitlines()
+    assert json.loads(line)["skipped"].startswith("C++ compiler: got 'none', expected one of no-compiler")

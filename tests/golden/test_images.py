@@ -54,6 +54,13 @@ def case(request: pytest.FixtureRequest) -> Case:
     return load_case(request.param)
 
 
+@pytest.fixture
+def one_order_of_sums(models: Models) -> None:
+    """Bits are claimed for the reference backend; another one adds in another order."""
+    if models.kernels.name != "reference":
+        pytest.skip("another order of additions may fall on the other side of a tie")
+
+
 def numbers(case: Case) -> range:
     return range(sum(name.endswith("/rgb") for name in case.arrays))
 
@@ -87,6 +94,14 @@ def test_fp32_rows_of_the_tower_agree_to_the_last_bits(case: Case, traced: Trace
         assert module_faults(got, expected, exact=True) == []
 
 
+def test_vendor_rows_of_the_tower_are_within_a_few_ties(case: Case, traced: Traced) -> None:
+    for number in numbers(case):
+        key = f"image{number}/image.rows"
+        # Five modules deep a moved ulp has moved others; on the whole a row stays within two BF16 ulps.
+        assert relative_rows(traced(case.name, Profile.VENDOR)[key], case.arrays[key]).max() < 2.0**-6
+
+
+@pytest.mark.usefixtures("one_order_of_sums")
 def test_vendor_rows_of_the_tower_are_equal(case: Case, traced: Traced) -> None:
     # Every store is where the other implementation has it, and no sum of these fell on the other side of a tie.
     for number in numbers(case):
@@ -94,6 +109,7 @@ def test_vendor_rows_of_the_tower_are_equal(case: Case, traced: Traced) -> None:
         assert np.array_equal(traced(case.name, Profile.VENDOR)[key], case.arrays[key])
 
 
+@pytest.mark.usefixtures("one_order_of_sums")
 def test_vendor_points_of_the_tower_are_equal_and_those_of_the_last_picture(case: Case, traced: Traced) -> None:
     names = [name for name in case.arrays if name.startswith("trace/vision.")]
     assert len(names) == 4
@@ -129,12 +145,13 @@ def test_greedy_answers_are_the_golden_ones_where_they_are_not_close(case: Case,
     assert sum(margin == 0 for margin in behind) >= 5
 
 
-@pytest.mark.parametrize("profile", [Profile.FP32, Profile.VENDOR])
-def test_traces_have_the_golden_integers(case: Case, profile: Profile, traced: Traced) -> None:
-    got = traced(case.name, profile)
-    if profile is Profile.VENDOR:
-        assert trace_faults(got, case) == []
-        return
+@pytest.mark.usefixtures("one_order_of_sums")
+def test_vendor_traces_have_the_golden_integers_and_first_layers(case: Case, traced: Traced) -> None:
+    assert trace_faults(traced(case.name, Profile.VENDOR), case) == []
+
+
+def test_fp32_traces_have_the_golden_integers(case: Case, traced: Traced) -> None:
+    got = traced(case.name, Profile.FP32)
     names = [
         name.removeprefix("fp32/")
         for name, (dtype, _) in case.declared.items()
@@ -164,12 +181,12 @@ def test_image_rows_stand_where_embeddings_would(traced: Traced) -> None:
     assert np.array_equal(traced("image_one", Profile.VENDOR)["trace/embed"], expected)
 
 
-def test_the_command_gives_the_same_from_files(case: Case, traced: Traced, tmp_path: Path) -> None:
+def test_the_command_gives_the_same_from_files(case: Case, traced: Traced, models: Models, tmp_path: Path) -> None:
     paths = []
     for number in numbers(case):
         paths.append(tmp_path / f"{number}.png")
         Image.fromarray(case.arrays[f"image{number}/rgb"]).save(paths[-1])
-    wish = TraceWish(ids=case.arrays["prompt_ids"].tolist(), images=paths, profile="fp32")
+    wish = TraceWish(ids=case.arrays["prompt_ids"].tolist(), images=paths, profile="fp32", backend=models.kernels.name)
     save_trace(CHECKPOINT, wish, tmp_path / "out.npz", force=False)
     expected = traced(case.name, Profile.FP32)
     with np.load(tmp_path / "out.npz", allow_pickle=False) as found:

@@ -38,6 +38,7 @@ _KINDS = {
     413: ("invalid_request_error", "request_too_large"),
     415: ("invalid_request_error", "invalid_request_error"),
     429: ("rate_limit_error", "rate_limit_error"),
+    431: ("invalid_request_error", "request_too_large"),
     500: ("server_error", "api_error"),
     503: ("overloaded_error", "overloaded_error"),
     504: ("timeout_error", "timeout_error"),

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from flash41.server.api_errors import ApiError
 from flash41.server.logs import ACCESS, FIELDS
 from flash41.server.metrics import Metrics
-from flash41.server.security import PAGE_HEADERS, Guard
+from flash41.server.security import PAGE_HEADERS, Guard, check_head
 from flash41.server.streaming import ClientGoneError
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Door:
 
     async def _enter(self, visit: "_Visit", scope: Scope, receive: Receive) -> None:
         headers = Headers(scope=scope)
+        check_head(scope)
         self._guard.check_host(headers.get("host"))
         salt = self._guard.salt(scope["path"], headers)
         scope["state"] = {"request_id": visit.request_id, "salt": salt, "facts": visit.facts}

@@ -21,12 +21,11 @@ from flash41.engine.llm import LLM
 from flash41.errors import ConfigError, complaint
 from flash41.server.app import Application, create_app
 from flash41.server.engine_thread import EngineThread
+from flash41.server.security import LARGEST_HEAD_BYTES
 from flash41.server.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
 
-LARGEST_HEAD_BYTES = 32_768
-"""Request line and headers."""
 CLOSING_SECONDS = 2.0
 """Time for last bytes to leave, and for the engine's current step to end; a fifth of a shorter grace time."""
 TICK_SECONDS = 0.05

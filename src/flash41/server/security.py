@@ -13,10 +13,14 @@ import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 
+from starlette.types import Scope
+
 from flash41.errors import ConfigError, combined, complaint
 from flash41.server.api_errors import ApiError
 from flash41.server.settings import ServerSettings
 
+LARGEST_HEAD_BYTES = 32_768
+"""Request line and headers."""
 OPEN_PATHS = ("/health", "/ready", "/")
 OPEN_PREFIX = "/web/"
 """The page itself is open; what it asks for is not."""
@@ -53,6 +57,14 @@ def read_keys(path: Path) -> tuple[str, ...]:
     if faults:
         raise ConfigError(combined(faults))
     return tuple(key for _, key in keys)
+
+
+def check_head(scope: Scope) -> None:
+    """Raises ApiError for a head above its bound, which the parser lets pass where it arrives in one piece."""
+    size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+    size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if size > LARGEST_HEAD_BYTES:
+        raise ApiError(431, f"request line and headers: got {size} bytes, expected at most {LARGEST_HEAD_BYTES}")
 
 
 class Guard:

@@ -6,7 +6,7 @@ import pytest
 from flash41.chat.conversation import ChatCodec
 from flash41.errors import ConfigError
 from flash41.server.logs import handler
-from flash41.server.security import Guard, read_keys
+from flash41.server.security import LARGEST_HEAD_BYTES, Guard, read_keys
 from flash41.server.service import Generation, Job
 from flash41.server.settings import ServerSettings
 from helpers.serving import CHAT, HELLO, Scripted
@@ -25,6 +25,15 @@ def test_names_and_addresses_of_the_server_are_answered(codec: ChatCodec, host: 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:8000", "", "[", "a b"])
 def test_a_name_that_was_rebound_to_this_machine_is_refused(codec: ChatCodec, host: str) -> None:
     assert Scripted(codec).get("/health", host=host).status == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/health", CHAT])
+def test_a_long_head_is_refused_wherever_it_goes(codec: ChatCodec, path: str) -> None:
+    scripted = Scripted(codec)
+    found = scripted.get(path, cookie="a" * LARGEST_HEAD_BYTES)
+    assert found.status == 431
+    assert scripted.get("/health?" + "a" * LARGEST_HEAD_BYTES).status == 431
+    assert scripted.get("/health", cookie="a" * (LARGEST_HEAD_BYTES - 200)).status == 200
 
 
 @pytest.mark.parametrize(

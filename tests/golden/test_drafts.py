@@ -193,7 +193,7 @@ def test_every_acceptance_from_0_to_5_commits_as_the_golden_one(length: int, mod
 @pytest.mark.parametrize("length", VERIFIED)
 def test_vendor_commits_the_same_but_where_the_target_is_undecided(length: int, models: Models) -> None:
     golden, noise = arrays_of(load_case("verify_accept_0_to_5"), f"n{length}/"), noise_of(length)
-    after, expected = [], []
+    after, expected, agreeing = [], [], list[bool]()
     for number, turn, behind, logits in commits(models, Profile.VENDOR, length):
         rows = number + 1
         target = golden["target_argmax"][number].tolist()[:rows]
@@ -202,10 +202,12 @@ def test_vendor_commits_the_same_but_where_the_target_is_undecided(length: int, 
         if turn.target[:rows] == target:
             assert turn.verdict.num_accepted == golden["accepted"][number]
             assert turn.verdict.tokens[-1] == golden["next_anchor"][number]
-            assert behind == golden["next_drafts"][number].tolist(), number
+            agreeing += [got == wanted for got, wanted in zip(behind, golden["next_drafts"][number], strict=True)]
             after.append(logits)
             expected.append(golden["logits_after_commit"][number])
     assert len(after) >= 3
+    # Drafts are undecided as seldom as tokens; profile fp32 judges every one of them.
+    assert np.mean(agreeing) > 0.9
     assert not t2_faults(distance(np.stack(after), np.stack(expected)), noise, length)
 
 

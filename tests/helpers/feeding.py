@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flash41.engine.load import LoadedModel
-from flash41.engine.plan import PlannedSpan, StepPlan
+from flash41.engine.plan import PlannedImage, PlannedSpan, StepPlan
 from flash41.model.batch import Probe
 
 Pieces = Mapping[int, Sequence[int]]
@@ -20,12 +20,16 @@ class Feeder:
     def __init__(self, model: LoadedModel, num_slots: int = 1, max_positions: int = 256) -> None:
         self.runner = model.runner(num_slots, max_positions)
         self.ids: dict[int, list[int]] = {slot: [] for slot in range(num_slots)}
+        self.images: dict[int, tuple[PlannedImage, ...]] = {}
+        """Images of each slot, known before they are fed."""
+        self.rows: dict[bytes, Tensor] = {}
+        """Encoded rows by identity."""
         self._look_back = model.config.engram.max_ngram - 1
 
     def feed(self, pieces: Pieces, probe: Probe | None = None, image_mask: Tensor | None = None) -> dict[int, Tensor]:
         """Logits FP32 [rows, vocab] of every slot's piece, of all its rows."""
         spans = tuple(self._span(slot, tuple(ids)) for slot, ids in pieces.items())
-        staged = self.runner.stage(StepPlan(spans=spans)).all_logits()
+        staged = self.runner.stage(StepPlan(spans=spans), self.rows).all_logits()
         if image_mask is not None:
             staged = replace(staged, batch=replace(staged.batch, image_mask=image_mask))
         logits = self.runner.run(staged, probe).logits
@@ -45,7 +49,15 @@ class Feeder:
     def _span(self, slot: int, ids: tuple[int, ...]) -> PlannedSpan:
         seen = self.ids[slot]
         history = tuple(seen[-self._look_back :]) if seen and self._look_back else ()
-        return PlannedSpan(request_id=slot, slot=slot, start=len(seen), ids=ids, history=history, samples=True)
+        return PlannedSpan(
+            request_id=slot,
+            slot=slot,
+            start=len(seen),
+            ids=ids,
+            history=history,
+            samples=True,
+            images=self.images.get(slot, ()),
+        )
 
 
 def one_shot(model: LoadedModel, ids: Sequence[int]) -> Tensor:

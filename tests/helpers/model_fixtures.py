@@ -10,6 +10,7 @@ import pytest
 
 from flash41.config.run import Profile
 from flash41.tools.traces import trace
+from helpers.backends import BOTH_BACKENDS, kernels_or_skip
 from helpers.golden_judge import CHECKPOINT, Array, load_case
 from helpers.models import Models, write_second
 
@@ -19,6 +20,12 @@ GoldenTraces = Callable[[str, Profile], dict[str, Array]]
 @pytest.fixture(scope="session")
 def models() -> Models:
     return Models()
+
+
+@pytest.fixture(scope="session", params=BOTH_BACKENDS)
+def models_of_backends(request: pytest.FixtureRequest) -> Models:
+    """Models of each backend in turn; a folder or file that asks for it names it `models`."""
+    return Models(kernels_or_skip(request.param))
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from flash41.config.huggingface import config_from_dict
 from flash41.config.primes import table_rows
 from flash41.config.run import PoolFormat, Profile
 from flash41.engine.load import LoadedModel, load_model
+from flash41.kernels.interface import Kernels
 from flash41.kernels.reference.backend import ReferenceKernels
 from helpers.config_documents import patched, tiny_text
 from helpers.golden_judge import CHECKPOINT
@@ -55,16 +56,17 @@ SECOND_WIDTHS = {
 
 
 class Models:
-    """Models by directory, profile and pool, each opened once."""
+    """Models by directory, profile and pool, each opened once, all computed by one backend."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: Kernels | None = None) -> None:
+        self.kernels = ReferenceKernels() if kernels is None else kernels
         self._loaded: dict[tuple[Path, Profile, PoolFormat], LoadedModel] = {}
 
     def __call__(self, directory: Path, profile: Profile, pool: PoolFormat | None = None) -> LoadedModel:
         """The model of a checkpoint under a profile; shared, so nobody may change it."""
         key = (directory, profile, pool or profile.default_pool)
         if key not in self._loaded:
-            self._loaded[key] = load_model(*key, ReferenceKernels(), drafts=True)
+            self._loaded[key] = load_model(*key, self.kernels, drafts=True, images=True)
         return self._loaded[key]
 
 
@@ -72,7 +74,7 @@ def fresh_model(
     profile: Profile, kernels: type[ReferenceKernels] = ReferenceKernels, directory: Path = CHECKPOINT
 ) -> LoadedModel:
     """A model of its own, for tests that change it or one of its kernels."""
-    return load_model(directory, profile, profile.default_pool, kernels(), drafts=True)
+    return load_model(directory, profile, profile.default_pool, kernels(), drafts=True, images=True)
 
 
 def second_config() -> ModelConfig:

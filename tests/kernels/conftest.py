@@ -1,11 +1,11 @@
-"""Every kernel test runs over every backend: a new backend is one more name in `select.BACKENDS`."""
+"""Every kernel test runs over every backend and CPU level: a new one is one more name in `helpers.backends`."""
 
 import pytest
 
 from flash41.kernels.interface import Kernels
-from flash41.kernels.select import BACKENDS, select_kernels
+from helpers.backends import EVERY_BACKEND, kernels_or_skip
 
 
-@pytest.fixture(params=[name for name in BACKENDS if name != "auto"])
+@pytest.fixture(params=EVERY_BACKEND)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return select_kernels(request.param)
+    return kernels_or_skip(request.param)

@@ -1,6 +1,7 @@
 """The four linear maps against exact sums.  spec: number-formats.md sections 6 and 8."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -206,14 +207,29 @@ def test_a_changed_weight_is_not_remembered(kernels: Kernels) -> None:
         assert_close(kernels.linear(x, weight, torch.float32), expected, 1e-5)
 
 
+@pytest.mark.parametrize("make", [dense_weight, routed_weight])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_each_group_of_a_grouped_product_has_its_own_matrix(kernels: Kernels, dtype: torch.dtype) -> None:
-    x, weight = normal(5, 4, 128, seed=16, dtype=dtype), normal(4, 24, 128, seed=17, dtype=dtype)
-    got = kernels.grouped_linear(x, weight)
+def test_each_group_of_a_grouped_product_has_its_own_matrix(
+    kernels: Kernels, dtype: torch.dtype, make: Callable[..., Quantized]
+) -> None:
+    x, weights = normal(5, 4, 128, seed=16, dtype=dtype), [make(64, 128, seed=17 + group) for group in range(4)]
+    got = kernels.grouped_linear(x, weights)
     assert got.dtype is dtype
-    a, b = oracle.numbers(x), oracle.numbers(weight)
+    a, b = oracle.numbers(x), [oracle.weight(weight) for weight in weights]
     exact = np.stack([a[:, group] @ b[group].T for group in range(4)], 1)
     error = 128 * 2.0**-24 * np.stack([np.abs(a[:, group]) @ np.abs(b[group]).T for group in range(4)], 1)
     assert_close(got, exact, error)
+    alone = torch.stack([kernels.dequantized_linear(x[:, group], weight) for group, weight in enumerate(weights)], 1)
+    assert torch.equal(got, alone)
     big = normal(64, 4, 128, seed=18, dtype=dtype)
-    assert_rows_stand_alone(lambda rows: kernels.grouped_linear(big[rows], weight))
+    assert_rows_stand_alone(lambda rows: kernels.grouped_linear(big[rows], weights))
+
+
+def test_the_exact_weight_is_the_bf16_weight(kernels: Kernels) -> None:
+    # `wo_a` is said to be dequantised to BF16: nothing is lost by multiplying its codes and scales as they are.
+    weight, x = dense_weight(64, 128, seed=19), normal(3, 2, 128, seed=20)
+    assert torch.equal(weight.dequantize(torch.bfloat16).float(), weight.dequantize())
+    got = kernels.grouped_linear(x, [weight, weight])
+    plain = kernels.linear(x, weight.dequantize(torch.bfloat16), torch.bfloat16)
+    difference = (got - plain).abs().double().numpy()
+    assert (difference <= 2.0**-7 * plain.abs().double().numpy()).all()  # at most one rounding apart

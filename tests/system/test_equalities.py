@@ -38,6 +38,12 @@ def tokens(length: int, seed: int = 0) -> list[int]:
     return [0, *drawn]
 
 
+@pytest.fixture(scope="session")
+def models(models_of_backends: Models) -> Models:
+    """Each backend is equal to itself, whatever it owes another."""
+    return models_of_backends
+
+
 @pytest.fixture(params=EXACT, ids=lambda profile: profile.value)
 def model(request: pytest.FixtureRequest, models: Models, checkpoint: Path) -> LoadedModel:
     return models(checkpoint, request.param)
@@ -63,7 +69,7 @@ def once() -> Once:
 @pytest.fixture
 def reference(model: LoadedModel, once: Once) -> Tensor:
     """Logits of `tokens(LENGTH)` in one forward."""
-    logits: Tensor = once((model.directory, model.profile), lambda: one_shot(model, tokens(LENGTH)))
+    logits: Tensor = once((model.kernels.name, model.directory, model.profile), lambda: one_shot(model, tokens(LENGTH)))
     return logits
 
 
@@ -83,7 +89,7 @@ def test_any_chunks_give_the_bits_of_one_forward(
     lengths: Lengths, models: Models, checkpoint: Path, once: Once
 ) -> None:
     model = models(checkpoint, Profile.VENDOR)
-    whole = once((checkpoint, Profile.VENDOR), lambda: one_shot(model, tokens(LENGTH)))
+    whole = once((model.kernels.name, checkpoint, Profile.VENDOR), lambda: one_shot(model, tokens(LENGTH)))
     assert torch.equal(Feeder(model).feed_chunks(tokens(LENGTH), lengths), whole)
 
 
@@ -138,7 +144,7 @@ def test_any_order_and_any_chunks_of_a_batch_give_the_bits_of_each_request_alone
             parts[slot].append(logits)
         left = {slot: rest for slot, rest in left.items() if rest}
     for slot, ids in REQUESTS.items():
-        alone = once((checkpoint, slot), lambda ids=ids: one_shot(model, ids))
+        alone = once((model.kernels.name, checkpoint, slot), lambda ids=ids: one_shot(model, ids))
         assert torch.equal(torch.cat(parts[slot]), alone), slot
 
 
@@ -195,7 +201,9 @@ class TestDemo:
 
     @pytest.fixture
     def stepped(self, demo: LoadedModel, once: Once) -> dict[str, Array]:
-        traced: dict[str, Array] = once((demo.directory, "steps"), lambda: trace(demo, tokens(LENGTH), (1,)))
+        traced: dict[str, Array] = once(
+            (demo.kernels.name, demo.directory, "steps"), lambda: trace(demo, tokens(LENGTH), (1,))
+        )
         return traced
 
     @staticmethod

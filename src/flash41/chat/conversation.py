@@ -1,9 +1,10 @@
-"""Conversations to prompts and completions to messages: four verbs around the official codec, `deepseek_recipe`.
+"""Conversations to prompts and completions to messages: five verbs around the official codec, `deepseek_recipe`.
 
-    convert   a Chat Completions body, or our own records, -> Conversation (checked, defaults filled)
+    convert   a body of one of three protocols, or our own records, -> Conversation (checked, defaults filled)
     render    Conversation -> Rendering: the prompt's text and where its control tokens lie
     encode    Conversation -> Prompt: token ids
     parser    Conversation -> StreamParser: ids of the completion -> reasoning, content, tool calls
+    reply     Conversation -> WireReply: ids of the completion -> chunks of the protocol the body came in
 
 The codec's rules are the hosted service's.  One rule is our own: an integer effort, which the codec refuses.  It is
 rendered at the default effort and its number is then replaced in the text, where only the renderer can have put it.
@@ -14,7 +15,7 @@ nothing that a user, a tool or a document writes can open or close a turn.
 Knows nothing of models, images' pixels or requests in flight.  spec: chat.md sections 1 to 5 and 7.
 """
 
-import re
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,10 @@ from typing import Any, Literal
 
 import deepseek_recipe as recipe
 
+from flash41.chat.edits import task_token, with_effort, with_task
+from flash41.chat.extras import split
 from flash41.chat.parsing import StreamParser
+from flash41.chat.protocols import Counts, Identity, Protocol, WireReply, WireRequest, converted
 from flash41.chat.tokenizer import Tokenizer
 from flash41.errors import ConfigError, RequestError, complaint
 
@@ -33,7 +37,6 @@ Effort = str | int
 MODEL_NAME = "DeepSeek-V4.1-Flash"
 """The codec looks prompts up by this name; which name a server offers is its own business."""
 
-_EFFORT_TEXT = re.compile(r"Reasoning Effort: (\d+) \(range 1-100,")
 _PLACED_BY_RENDERER = (
     recipe.SpecialToken.Bos,
     recipe.SpecialToken.Eos,
@@ -80,11 +83,33 @@ class Conversation:
     """The codec's record: messages, tools, parsing and inference options."""
     effort: int | None
     """A number that replaces the codec's own in the prompt; None leaves it."""
+    protocol: Protocol = Protocol.CHAT
+    """How the body travelled, and its replies will."""
+    wire: WireRequest | None = None
+    """What returns in replies, where a body was converted."""
+    parallel_tool_calls: bool
+    """Whether an answer may hold several calls; the codec does not look at it."""
+    task: str | None = None
+    """A quick instruction, whose answer has no reasoning; None for a usual turn."""
 
     @property
     def thinking(self) -> bool:
         """Whether the completion begins inside reasoning."""
         return self.request.conversation.thinking_mode
+
+    @property
+    def parsing_options(self) -> recipe.ParsingOptions:
+        """How completions are read."""
+        options = self.request.parsing_options
+        if self.task is not None:
+            options.thinking_initial_stage = None
+        return options
+
+    @property
+    def starts_in_reasoning(self) -> bool:
+        """Whether the first token of a completion is reasoning."""
+        stage = self.parsing_options.thinking_initial_stage
+        return stage is not None and stage.starts_in_reasoning()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +135,7 @@ class Prompt:
 
 
 class ChatCodec:
-    """The four verbs over one tokenizer."""
+    """The five verbs over one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, image_token_id: int) -> None:
         self.tokenizer = tokenizer
@@ -137,6 +162,7 @@ class ChatCodec:
         effort: Effort | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         response_format: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
     ) -> Conversation:
@@ -149,38 +175,46 @@ class ChatCodec:
             "reasoning_effort": effort,
             "tools": [dict(tool) for tool in tools] or None,
             "tool_choice": tool_choice,
+            "parallel_tool_calls": parallel_tool_calls,
             "response_format": response_format,
             "stop": list(stop) or None,
         }
         return self.convert(body | {key: value for key, value in optional.items() if value is not None})
 
-    def convert(self, body: Mapping[str, Any], *, thinking_by_default: bool = True) -> Conversation:
-        """A conversation from a Chat Completions body, whose `model` is not looked at.
+    def convert(
+        self, body: Mapping[str, Any], *, protocol: Protocol = Protocol.CHAT, thinking_by_default: bool = True
+    ) -> Conversation:
+        """A conversation from a body, whose `model` is not looked at.
 
         Raises RequestError with the hosted service's wording.
         """
-        effort = body.get("reasoning_effort")
-        wire = {**body, "model": MODEL_NAME}
-        if effort is not None and not isinstance(effort, str):
-            _check_effort(effort)
-            del wire["reasoning_effort"]
+        wire, extras = split({**body, "model": MODEL_NAME}, protocol)
         options = recipe.ConversionOptions().with_special_tokens(self._special_tokens)
         options = options.with_default_thinking_mode(thinking_by_default)
         try:
-            request = recipe.ChatCompletionRequest(wire).convert(options)
+            found = converted(protocol, wire, options)
         except UnicodeEncodeError as error:
             got = error.object[error.start : error.end]
             raise RequestError(complaint("conversation text", got, "Unicode without lone surrogates")) from error
-        except (recipe.ConversionError, ValueError, TypeError, OverflowError) as error:
+        except (recipe.ConversionError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RequestError(str(error)) from error
-        return Conversation(request=request, effort=effort if isinstance(effort, int) else None)
+        return Conversation(
+            request=found.request,
+            effort=extras.effort,
+            parallel_tool_calls=extras.parallel_tool_calls,
+            task=self._checked_task(extras.task),
+            protocol=protocol,
+            wire=found,
+        )
 
     def render(self, conversation: Conversation) -> Rendering:
         """The prompt's text and its control spans."""
         rendered = self._encoding.render_conversation(conversation.request.conversation)
         text, spans = rendered.prompt, rendered.special_ranges
         if conversation.effort is not None and conversation.thinking:
-            text, spans = _with_effort(text, spans, conversation.effort)
+            text, spans = with_effort(text, spans, conversation.effort)
+        if conversation.task is not None:
+            text, spans = with_task(text, spans, task_token(conversation.task))
         return Rendering(text=text, control_spans=tuple(spans), images=tuple(rendered.image_sources))
 
     def encode(self, conversation: Conversation) -> Prompt:
@@ -197,7 +231,30 @@ class ChatCodec:
 
     def parser(self, conversation: Conversation) -> StreamParser:
         """A parser for one completion of this conversation."""
-        return StreamParser(conversation.request, self._special_tokens, self.tokenizer)
+        return StreamParser(conversation.request, conversation.parsing_options, self._special_tokens, self.tokenizer)
+
+    def reply(
+        self, conversation: Conversation, *, name: str, model: str, created: int, keeps: bool = False
+    ) -> WireReply:
+        """A reply called `name` in the conversation's protocol; `keeps` collects it as one body instead of events."""
+        wire = conversation.wire or WireRequest(request=conversation.request)
+        options, identity = conversation.parsing_options, Identity(name=name, model=model, created=created)
+        options.special_tokens = self._special_tokens
+        end = self.tokenizer.id_of(self._special_tokens.token(recipe.SpecialToken.ThinkingEnd))
+        counts = Counts(conversation.protocol, end, reasons=conversation.starts_in_reasoning)
+        return WireReply(
+            conversation.protocol, wire, options, identity, counts, self._decoder, self.tokenizer, keeps=keeps
+        )
+
+    @functools.cached_property
+    def _decoder(self) -> recipe.Tokenizer:
+        """The tokenizer as the codec's own stream processor reads it."""
+        return recipe.Tokenizer.from_str(self.tokenizer.document())
+
+    def _checked_task(self, task: str | None) -> str | None:
+        if task is not None and self.tokenizer.id_of(task_token(task)) is None:
+            raise RequestError(complaint("task", task, "one that this tokenizer has a token for"))
+        return task
 
     def _plain(self, text: str) -> list[int]:
         return self.tokenizer.encode(text) if text else []
@@ -217,21 +274,6 @@ def _placeholder(tokenizer: Tokenizer, image_token_id: int) -> str:
     if tokenizer.id_of(text) != image_token_id:
         raise ConfigError(complaint("image_token_id", image_token_id, "a control token", f"it is the text {text!r}"))
     return text
-
-
-def _check_effort(effort: object) -> None:
-    if isinstance(effort, bool) or not isinstance(effort, int) or not 1 <= effort <= 100:
-        raise RequestError(complaint("reasoning_effort", effort, "low, high, max or an integer from 1 to 100"))
-
-
-def _with_effort(text: str, spans: Sequence[tuple[int, int]], effort: int) -> tuple[str, list[tuple[int, int]]]:
-    """The number right behind the first two control tokens (BOS, System) replaced, later spans moved along."""
-    found = _EFFORT_TEXT.match(text, spans[1][1])
-    assert found is not None, f"no effort in a thinking prompt: {text[:200]!r}"
-    start, end = found.span(1)
-    moved = len(str(effort)) - (end - start)
-    edited = text[:start] + str(effort) + text[end:]
-    return edited, [(a, b) if b <= start else (a + moved, b + moved) for a, b in spans]
 
 
 def _wire_message(message: Message) -> dict[str, Any]:

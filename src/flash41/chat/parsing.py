@@ -51,9 +51,12 @@ class StreamParser:
     """Parses one completion."""
 
     def __init__(
-        self, request: recipe.ConversationRequest, special_tokens: recipe.SpecialTokens, tokenizer: Tokenizer
+        self,
+        request: recipe.ConversationRequest,
+        options: recipe.ParsingOptions,
+        special_tokens: recipe.SpecialTokens,
+        tokenizer: Tokenizer,
     ) -> None:
-        options = request.parsing_options
         options.special_tokens = special_tokens
         generator = recipe.ChatCompletionRequest.chunk_generator(request, "", "")
         self._processor = recipe.StreamProcessor(generator, options)

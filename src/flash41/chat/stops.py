@@ -38,7 +38,9 @@ class TextWatcher:
         self._longest = max(map(len, self._stop), default=1)
         self._eos_token_id = eos_token_id
         self._text = ""
+        self._num_taken = 0
         self._stopped = False
+        self._finished = False
 
     @property
     def stopped(self) -> bool:
@@ -52,7 +54,23 @@ class TextWatcher:
     def finish(self) -> str:
         """The whole text, cut before the stop string."""
         self._append(self._decoder.flush())
+        self._finished = True
         return self._text
+
+    def take(self) -> str:
+        """Text that is certain and was not taken before; what may become a stop string is held back until `finish`."""
+        end = len(self._text) - (0 if self._stopped or self._finished else self._num_held())
+        piece = self._text[self._num_taken : end]
+        self._num_taken = max(self._num_taken, end)
+        return piece
+
+    def _num_held(self) -> int:
+        """Characters at the end that a stop string begins with; the longest such beginning."""
+        tail = self._text[-self._longest :]
+        for length in range(min(len(tail), self._longest - 1), 0, -1):
+            if any(stop.startswith(tail[-length:]) for stop in self._stop):
+                return length
+        return 0
 
     def _append(self, piece: str) -> bool:
         if self._stopped:

@@ -33,6 +33,7 @@ class Tokenizer:
         if full.normalizer is not None:
             self._base.normalizer = full.normalizer
         self._base.pre_tokenizer = full.pre_tokenizer
+        self._bytes_of_id: dict[int, bytes] = {}  # asked for once per token of every answer
         added = full.get_added_tokens_decoder()
         self._control_ids = {token.content: token_id for token_id, token in added.items()}
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -54,6 +55,10 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of ids, control tokens included."""
         return self._full.get_vocab_size(with_added_tokens=True)
+
+    def document(self) -> str:
+        """The whole `tokenizer.json`, for another library to read."""
+        return str(self._full.to_str())
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text: the spelling of a control token is ordinary text here."""
@@ -82,13 +87,21 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one id writes; raises RequestError for an id outside the vocabulary."""
+        known = self._bytes_of_id.get(token_id)
+        if known is None:
+            known = self._bytes_of_id[token_id] = self._spelled(token_id)
+        return known
+
+    def _spelled(self, token_id: int) -> bytes:
         token = self._full.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         if token is None:
             raise RequestError(complaint("token id", token_id, f"an id of this vocabulary, 0 to {self.vocab_size - 1}"))
-        table = _byte_of_character()
-        if any(character not in table for character in token):
-            return token.encode()  # a control token that byte-level spelling cannot produce
-        return bytes(table[character] for character in token)
+        return _written(token)
+
+    def all_token_bytes(self) -> list[bytes]:
+        """What every id writes, in order of id: at once, as asking the library for each takes seconds."""
+        by_id = {token_id: token for token, token_id in self._full.get_vocab(with_added_tokens=True).items()}
+        return [_written(by_id[token_id]) if token_id in by_id else b"" for token_id in range(self.vocab_size)]
 
     def token_text(self, token_id: int) -> str:
         """Text of one id; the exact spelling for a control token, U+FFFD for parts of a character."""
@@ -97,6 +110,11 @@ class Tokenizer:
     def id_of(self, token: str) -> int | None:
         """Id of a control token by its spelling; None if there is no such control token."""
         return self._control_ids.get(token)
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of all control tokens."""
+        return frozenset(self._control_ids.values())
 
     def is_special(self, token_id: int) -> bool:
         """Whether an id is left out by `skip_special`."""
@@ -124,6 +142,14 @@ class IncrementalDecoder:
     def flush(self) -> str:
         """U+FFFD for bytes still held back, else nothing; the decoder starts anew."""
         return self._pending.decode(b"", final=True)
+
+
+def _written(token: str) -> bytes:
+    """Bytes of a token as the library spells it."""
+    table = _byte_of_character()
+    if any(character not in table for character in token):
+        return token.encode()  # a control token that byte-level spelling cannot produce
+    return bytes(table[character] for character in token)
 
 
 @functools.cache

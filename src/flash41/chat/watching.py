@@ -29,9 +29,7 @@ class ChatWatcher:
     """Sees the ids of one chat answer and says when a stop string ended it."""
 
     def __init__(self, codec: ChatCodec, conversation: Conversation, eos_token_id: int | None) -> None:
-        # Asked before the parser takes the options over.
-        stage = conversation.request.parsing_options.thinking_initial_stage
-        self._reasons = stage is not None and stage.starts_in_reasoning()
+        self._reasons = conversation.starts_in_reasoning
         self._end_of_reasoning = codec.tokenizer.id_of("</think>")
         self._parser = codec.parser(conversation)
         self._eos_token_id = eos_token_id

@@ -28,7 +28,7 @@ from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import config_from_dict
 from flash41.errors import CheckpointError
 
-VERSION = "1"
+VERSION = "2"
 """Changes whenever the bytes of the default checkpoint change; an older one is rebuilt."""
 
 VERSION_FILE = "default-version.txt"

@@ -9,7 +9,7 @@ Reads headers only.  A survey never stops at the first fault: what could be read
 wrong.  Knows nothing of configs; integers only.  spec: checkpoint.md sections 4 and 7.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -180,7 +180,7 @@ def _index_faults(index: Index, shards: Mapping[str, ShardHeader], present: froz
         yield Fault(kind=FaultKind.SHARD, message=message, names=tuple(missing))
     unlisted = sorted(name for name in present - listed_shards if _is_shard(name))
     if unlisted:
-        message = f"shards: unlisted {listed(unlisted)}, expected only files that {INDEX_FILE} lists"
+        message = f"shards: unlisted {listed(unlisted)}, expected only files that {INDEX_FILE} lists{_remedy(unlisted)}"
         yield Fault(kind=FaultKind.SHARD, message=message, names=tuple(unlisted))
     placed: dict[str, set[str]] = {shard: set() for shard in listed_shards}
     for name, shard in index.shard_of.items():
@@ -204,5 +204,11 @@ def _single_faults(present: frozenset[str]) -> Iterator[Fault]:
     shards = sorted(name for name in present if _is_shard(name))
     if shards != [SINGLE_FILE]:
         got = listed(shards) if shards else "no .safetensors file"
-        message = f"shards: got {got}, expected {SINGLE_FILE} alone or {INDEX_FILE} with the files it lists"
+        expected = f"{SINGLE_FILE} alone or {INDEX_FILE} with the files it lists"
+        message = f"shards: got {got}, expected {expected}{_remedy(shards)}"
         yield Fault(kind=FaultKind.SHARD, message=message, names=tuple(shards))
+
+
+def _remedy(names: Sequence[str]) -> str:
+    """What to do about files that another system's copying leaves behind."""
+    return "; files named ._* are notes of macOS and can be deleted" if any(n.startswith("._") for n in names) else ""

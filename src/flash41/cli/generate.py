@@ -11,14 +11,7 @@ import typer
 from flash41.cli import options
 from flash41.cli.common import to_json
 from flash41.cli.drafts import draft_facts, draft_line
-
-Effort = Annotated[
-    str | None,
-    typer.Option("--effort", help="Reasoning effort with --thinking: low, high, max or 1 to 100. [default: high]"),
-]
-
-EFFORTS = ("low", "high", "max")
-MOST_EFFORT = 100
+from flash41.cli.effort import Effort, effort_of
 
 
 def generate(
@@ -61,7 +54,7 @@ def generate(
     _check_usage(prompt, token_ids, raw, thinking, [name for name, given in chat_only.items() if given])
     memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
     given_ids = None if token_ids is None else options.integers(token_ids, "--token-ids")
-    level = _effort(effort)
+    level = effort_of(effort)
     text = _standard_input() if prompt == "-" else prompt or ""
     from flash41.engine.llm import LLM
     from flash41.engine.request import SamplingParams
@@ -213,15 +206,6 @@ def _messages(system: str | None, prompt: str) -> list[Any]:
 
     first = [Message(role="system", content=system)] if system is not None else []
     return [*first, Message(role="user", content=prompt)]
-
-
-def _effort(effort: str | None) -> str | int | None:
-    if effort is None or effort in EFFORTS:
-        return effort
-    if options.INTEGER.fullmatch(effort) and 1 <= int(effort) <= MOST_EFFORT:
-        return int(effort)
-    message = f"got {effort!r}, expected {', '.join(EFFORTS)} or a number from 1 to {MOST_EFFORT}"
-    raise typer.BadParameter(message, param_hint="--effort")
 
 
 def _standard_input() -> str:

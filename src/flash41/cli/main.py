@@ -5,6 +5,7 @@ status 2, Ctrl-C with 130, a reader that went away with 1, and none of them with
 """
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import typer
 
 from flash41.cli.batch import batch
 from flash41.cli.bench import bench
+from flash41.cli.chat import chat
 from flash41.cli.common import print_error
 from flash41.cli.doctor import doctor
 from flash41.cli.draft_check import draft_check
@@ -22,18 +24,22 @@ from flash41.cli.generate import generate
 from flash41.cli.inspect import inspect
 from flash41.cli.make_checkpoint import make_checkpoint
 from flash41.cli.make_tiny import make_tiny
+from flash41.cli.serve import serve
 from flash41.cli.trace import trace
 from flash41.errors import Flash41Error, complaint
 from flash41.version import __version__
 
 FAILURE = 1
 INTERRUPTED = 130
+BUILDS = "flash41.kernels.cpu.build"
+"""Who logs that kernels are built."""
 EPILOG = "Every command explains itself: flash41 COMMAND --help."
 
 
 def main() -> None:
     """Runs the command line of this process and exits with its status."""
     _settle_streams()
+    _show_builds()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -45,6 +51,14 @@ def _settle_streams() -> None:
             setattr(sys, name, stream)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def _show_builds() -> None:
+    """On a terminal, says when kernels are being compiled: the one thing a first command waits for."""
+    if sys.stderr.isatty():
+        builds = logging.getLogger(BUILDS)
+        builds.addHandler(logging.StreamHandler())
+        builds.setLevel(logging.INFO)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -89,6 +103,8 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     app.command("generate", short_help="Answer one prompt.")(generate)
+    app.command("chat", short_help="Talk in the terminal.")(chat)
+    app.command("serve", short_help="Answer over HTTP.")(serve)
     app.command("batch", short_help="Answer a file of calls.")(batch)
     app.command("bench", short_help="Measure speed on this machine.")(bench)
     app.command("inspect", short_help="Show a model's layers and sizes.")(inspect)

@@ -33,7 +33,10 @@ MaxModelLen = Annotated[
 ]
 MaxNumBatchedTokens = Annotated[
     int,
-    typer.Option("--max-num-batched-tokens", help="Rows of one forward; a longer prompt is read in chunks."),
+    typer.Option(
+        "--max-num-batched-tokens",
+        help="Rows of one forward; a longer prompt is read in chunks, and requests beyond it take turns.",
+    ),
 ]
 MaxNumSeqs = Annotated[int, typer.Option("--max-num-seqs", help="Requests that are computed side by side.")]
 BlockSize = Annotated[
@@ -97,7 +100,10 @@ DRAFT = "off"
 """Default of --draft."""
 DRAFT_ACCEPT = "shared-noise"
 """Default of --draft-accept."""
-Backend = Annotated[str, typer.Option("--backend", help="Kernels: auto or reference.")]
+Backend = Annotated[
+    str,
+    typer.Option("--backend", help="Kernels: auto, reference, cpu, or cpu:LEVEL with LEVEL portable, avx2 or avx512."),
+]
 Threads = Annotated[
     int | None,
     typer.Option("--threads", help="CPU threads. [default: 1 for small models, else torch's choice]"),

@@ -12,6 +12,10 @@ def trace(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint directory.")],
     token_ids: Annotated[str, typer.Option("--token-ids", metavar="1,2,3", help="The ids to run.")],
     out: Annotated[Path, typer.Option("--out", metavar="F.npz", help="File to write.")],
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", metavar="F", help="Image for the next placeholder among the ids; may be repeated."),
+    ] = None,
     chunks: Annotated[
         str | None,
         typer.Option("--chunks", metavar="5,1,7", help="Lengths of the forwards; the last one repeats. [default: one]"),
@@ -40,6 +44,7 @@ def trace(
         chunks=lengths,
         points=tuple(points or ("*",)),
         draft=draft,
+        images=tuple(image or ()),
         profile=profile,
         kv_cache_dtype=kv_cache_dtype,
         index_cache_dtype=index_cache_dtype,
@@ -52,5 +57,10 @@ def trace(
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("tokens", total=len(ids))
-        count = save_trace(directory, wish, out, force, lambda done, _: bar.update(task, completed=done))
-    typer.echo(f"{out}: logits of {len(ids)} tokens and {count} trace points")
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)  # images widen the ids that were given
+
+        count = save_trace(directory, wish, out, force, show)
+        num_tokens = int(bar.tasks[0].completed)
+    typer.echo(f"{out}: logits of {num_tokens} tokens and {count} trace points")

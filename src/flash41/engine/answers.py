@@ -6,6 +6,7 @@ Knows nothing of words: the text of an answer is put in by whoever decodes it.
 import time
 from dataclasses import dataclass, field
 
+from flash41.chat.conversation import ToolCall
 from flash41.engine.request import FinishReason, Request
 from flash41.engine.scheduler import SampledToken, TokenEvent
 
@@ -31,6 +32,8 @@ class Completion:
     """The answer without EOS; in `LLM.chat`, what follows the reasoning."""
     reasoning: str | None
     """Text of the reasoning part, in `LLM.chat` with thinking."""
+    tool_calls: tuple[ToolCall, ...]
+    """Calls that an answer of `LLM.chat` made."""
     finish_reason: FinishReason
     seed: int
     """The seed in effect; giving it again gives the same answer."""
@@ -83,7 +86,7 @@ class Answer:
         is_last = self.is_finished and index == len(self.tokens) - 1
         return StreamEvent(token=self.tokens[index], finish_reason=self.request.finish_reason if is_last else None)
 
-    def completion(self, text: str, reasoning: str | None) -> Completion:
+    def completion(self, text: str, reasoning: str | None = None, tool_calls: tuple[ToolCall, ...] = ()) -> Completion:
         """A finished answer with its text."""
         request = self.request
         assert request.finish_reason is not None, request
@@ -93,6 +96,7 @@ class Answer:
             output_ids=tuple(request.output_ids),
             text=text,
             reasoning=reasoning,
+            tool_calls=tool_calls,
             finish_reason=request.finish_reason,
             seed=request.seed,
             logprobs=None if request.params.logprobs is None else tuple(self.tokens),

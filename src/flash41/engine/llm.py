@@ -13,12 +13,13 @@ the model was trained to read them.  `stream` yields events as they come.
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from flash41.chat.constraints import AnswerConstraint, AnswerConstraints
 from flash41.chat.conversation import ChatCodec, Conversation, Effort, Message
 from flash41.chat.stops import TextWatcher, check_stop
 from flash41.chat.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ from flash41.config.names import named_wish
 from flash41.config.run import DEFAULT_IMAGE_INTERVAL, RunWish
 from flash41.engine.answers import Answer, Completion, StreamEvent
 from flash41.engine.load import load_model
-from flash41.engine.request import FinishReason, Request, SamplingParams, StopWatcher
+from flash41.engine.request import Constraint, FinishReason, Request, SamplingParams, StopWatcher
 from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
 from flash41.planning.resolve import default_block_size, resolve
@@ -109,6 +110,7 @@ class LLM:
         self._next_id = 0
         self._answers: dict[int, Answer] = {}
         self._codec: ChatCodec | None = None
+        self._constraints: AnswerConstraints | None = None
 
     @property
     def codec(self) -> ChatCodec:
@@ -151,15 +153,36 @@ class LLM:
         *,
         thinking: bool = False,
         effort: Effort | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
+        response_format: Mapping[str, Any] | None = None,
         stop: str | Sequence[str] = (),
     ) -> Completion:
-        """The assistant's answer to a conversation; a stop string ends it in the content, not in the reasoning."""
-        conversation = self.codec.conversation(messages, thinking=thinking, effort=effort, stop=check_stop(stop))
+        """The assistant's answer to a conversation; a stop string ends it in the content, not in the reasoning.
+
+        Tools, choice and format as in Chat Completions; what they ask of the answer is enforced token by token, unless
+        max_tokens, a stop string or a stop token cuts it short.  Raises RequestError for what cannot be enforced.
+        """
+        conversation = self.codec.conversation(
+            messages,
+            thinking=thinking,
+            effort=effort,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            response_format=response_format,
+            stop=check_stop(stop),
+        )
         params = params or SamplingParams()
-        watcher = self.chat_watcher(params, conversation)
-        (answer,) = self._run([self.request(self.codec.encode(conversation).ids, params, watcher=watcher)], None)
+        constraint, watcher = self.answer_constraint(params, conversation), self.chat_watcher(params, conversation)
+        ids = self.codec.encode(conversation).ids
+        (answer,) = self._run([self.request(ids, params, watcher=watcher, constraint=constraint)], None)
+        if constraint is not None:
+            constraint.check()
         parsed = watcher.finish("length" if answer.request.finish_reason is FinishReason.LENGTH else "stop")
-        return answer.completion(parsed.content, parsed.reasoning if conversation.thinking else None)
+        reasoning = parsed.reasoning if conversation.thinking else None
+        return answer.completion(parsed.content, reasoning, parsed.tool_calls)
 
     def stream(
         self,
@@ -168,7 +191,7 @@ class LLM:
         seed: int | None = None,
         *,
         stop: str | Sequence[str] = (),
-    ) -> Iterator[StreamEvent]:
+    ) -> Generator[StreamEvent, None, None]:
         """Tokens of one answer as they come; closing the iterator aborts the request.
 
         `seed` overrides that of the parameters, for a caller that drew one.  A stop string ends the answer with the
@@ -208,11 +231,24 @@ class LLM:
         """Parses one answer to a conversation and ends it at the conversation's stop strings."""
         return ChatWatcher(self.codec, conversation, self._silent_eos(params))
 
+    def answer_constraint(self, params: SamplingParams, conversation: Conversation) -> AnswerConstraint | None:
+        """Holds one answer to the conversation's response format and tools; None where nothing is asked of it.
+
+        Raises RequestError for what cannot be enforced.
+        """
+        if self._constraints is None:
+            self._constraints = AnswerConstraints(self.codec, self.config.vocab_size, self.config.tokens.eos)
+        constraint = self._constraints.constraint(conversation)
+        if constraint is not None and params.ignore_eos:
+            thing = "ignore_eos with response_format, tool_choice or strict tools"
+            raise RequestError(complaint(thing, True, "False", "such an answer ends with EOS"))
+        return constraint
+
     def _silent_eos(self, params: SamplingParams) -> int | None:
         """EOS where it ends an answer and so is no text of it."""
         return None if params.ignore_eos else self.config.tokens.eos
 
-    def _events(self, request: Request) -> Iterator[StreamEvent]:
+    def _events(self, request: Request) -> Generator[StreamEvent, None, None]:
         answer, num_sent = self._open(request), 0
         try:
             while num_sent < len(answer.tokens) or not answer.is_finished:
@@ -245,6 +281,7 @@ class LLM:
         seed: int | None = None,
         watcher: StopWatcher | None = None,
         cache_salt: bytes = b"",
+        constraint: Constraint | None = None,
     ) -> Request:
         """A request that can run; nothing is queued.  Raises RequestError if it never could.
 
@@ -260,6 +297,7 @@ class LLM:
             eos_token_id=self.config.tokens.eos,
             stop_watcher=watcher,
             cache_salt=cache_salt,
+            constraint=constraint,
         )
         self.engine.check(request)
         self._next_id += 1

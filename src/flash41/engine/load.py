@@ -34,7 +34,9 @@ from flash41.kernels.interface import Kernels
 from flash41.model.backbone import Backbone
 from flash41.model.build import build_backbone
 from flash41.model.build_drafter import build_drafter
+from flash41.model.build_vision import build_image_encoder
 from flash41.model.drafter import Drafter
+from flash41.model.image_encoder import ImageEncoder
 from flash41.planning.resolve import RunPlan
 
 
@@ -53,6 +55,8 @@ class LoadedModel:
     kernels: Kernels
     drafter: Drafter | None
     """The draft stages, where they were asked for and the model has any."""
+    encoder: ImageEncoder | None = None
+    """Vision tower and aligner, where images were asked for."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -114,13 +118,14 @@ class LoadedModel:
 
 
 def load_model(
-    directory: Path, profile: Profile, pool: PoolFormat, kernels: Kernels, drafts: bool = False
+    directory: Path, profile: Profile, pool: PoolFormat, kernels: Kernels, drafts: bool = False, images: bool = False
 ) -> LoadedModel:
-    """Opens the text model of a directory; `drafts` also loads its draft stages, in a second pass.
+    """Opens the text model of a directory; `drafts` also loads its draft stages, in a second pass, `images` the tower.
 
     Raises ConfigError or CheckpointError with every fault found.
     """
     scopes = {Scope.BACKBONE, Scope.DRAFT} if drafts else {Scope.BACKBONE}
+    scopes |= {Scope.VISION} if images else set()
     checkpoint = open_checkpoint(directory, scopes)
     config = checkpoint.config
     token_map = TokenMap.from_tokenizer(directory / "tokenizer.json", config)
@@ -141,4 +146,5 @@ def load_model(
         tables=tables,
         kernels=kernels,
         drafter=build_drafter(checkpoint, backbone, profile, pool, kernels) if has_stages else None,
+        encoder=build_image_encoder(checkpoint, profile, kernels) if images else None,
     )

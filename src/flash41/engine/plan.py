@@ -4,6 +4,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedImage:
+    """An image of one request, as positions."""
+
+    identity: bytes
+    """Names the picture; whoever runs the plan has its rows under this name."""
+    start: int
+    """Position of its first row."""
+    num_rows: int
+    """Positions of its span, delimiters included."""
+
+    @property
+    def end(self) -> int:
+        """Position behind its last row."""
+        return self.start + self.num_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSpan:
     """The next rows of one request."""
 
@@ -29,6 +46,8 @@ class PlannedSpan:
     """Position up to which the pages hold compressed rows already."""
     tail_start: int = 0
     """First position that layers behind the last owner compute; above 0 with bounded decoder replay."""
+    images: tuple[PlannedImage, ...] = ()
+    """Images of the request that reach into `history` or the rows, ascending; others may be among them."""
 
     @property
     def end(self) -> int:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from flash41.cache.page_keys import PageKey
 from flash41.errors import RequestError, combined, complaint
@@ -40,8 +41,8 @@ class StopWatcher(Protocol):
 class Constraint(Protocol):
     """Restricts the tokens of one answer, for example to a grammar."""
 
-    def allowed(self) -> Tensor:
-        """Bool [vocab]: tokens that may come next."""
+    def allowed(self) -> NDArray[np.bool_]:
+        """Bool [vocab]: tokens that may come next; the caller may not keep it."""
         ...
 
     def push(self, token_id: int) -> None:
@@ -102,10 +103,23 @@ class SamplingParams:
             None if self.top_k is None else _integer("top_k", self.top_k, 1),
             None if self.seed is None else _integer("seed", self.seed, 0, SEED_LIMIT - 1),
             None if self.logprobs is None else _integer("logprobs", self.logprobs, 0, 20),
-            *(_integer("stop_token_ids", token_id, 0) for token_id in self.stop_token_ids),
-            *(_integer("logit_bias token", token_id, 0) for token_id in self.logit_bias),
-            *(_number(f"logit_bias[{token_id}]", bias, -100, 100) for token_id, bias in self.logit_bias.items()),
+            *self._token_faults(),
         ]
+
+    def _token_faults(self) -> list[str | None]:
+        stop: object = self.stop_token_ids
+        bias: object = self.logit_bias
+        faults: list[str | None] = []
+        if isinstance(stop, (list, tuple)):
+            faults += [_integer("stop_token_ids", token_id, 0) for token_id in stop]
+        else:
+            faults.append(complaint("stop_token_ids", stop, "a list or tuple of token ids"))
+        if isinstance(bias, Mapping):
+            faults += [_integer("logit_bias token", token_id, 0) for token_id in bias]
+            faults += [_number(f"logit_bias[{token_id}]", value, -100, 100) for token_id, value in bias.items()]
+        else:
+            faults.append(complaint("logit_bias", bias, "a mapping of token ids to numbers from -100 to 100"))
+        return faults
 
 
 def _number(name: str, value: object, low: float, high: float, above: bool = False) -> str | None:

@@ -1,8 +1,9 @@
 """Stages and runs one step: integers in, logits out.
 
-`stage` turns a plan into tensors: ids, positions, and the Engram rows, which depend on token ids only and are gathered
-on the host before the forward.  `run` is the forward, which also feeds the draft stages where there are any; `draft`
-asks them for tokens.  The runner owns the caches; it knows no request and no sampling.
+`stage` turns a plan into tensors: ids, positions, rows of images, and the Engram rows, which depend on token ids and on
+where images lie, and are gathered on the host before the forward.  `run` is the forward, which also feeds the draft
+stages where there are any; `draft` asks them for tokens.  The runner owns the caches; it knows no request and no
+sampling.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,8 @@ from flash41.cache.blocks import DraftView
 from flash41.cache.image_store import ImageStore
 from flash41.cache.store import Store
 from flash41.cache.views import Span
-from flash41.engine.plan import StepPlan
+from flash41.engine.image_rows import ImageRows, Mask, image_mask, image_rows, step_mask
+from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engram.hashing import EngramHash, row_ids, windows
 from flash41.engram.tables import EngramTable
 from flash41.engram.vocabulary import TokenMap
@@ -64,8 +66,11 @@ class Runner:
         self._dtype = dtype
         self._max_ngram = next(iter(tables.values()))[0].max_ngram if tables else 1
 
-    def stage(self, plan: StepPlan) -> Staged:
-        """Tensors of a plan; nothing of the caches is touched."""
+    def stage(self, plan: StepPlan, rows: ImageRows | None = None) -> Staged:
+        """Tensors of a plan; nothing of the caches is touched.
+
+        `rows` holds the encoded rows of every image that reaches into the plan; ProtocolError if one is missing.
+        """
         self._guard()  # a mapped file that shrank would kill the process when its rows are gathered
         spans, offset = [], 0
         for planned in plan.spans:
@@ -86,11 +91,14 @@ class Runner:
             for span, planned in zip(spans, plan.spans, strict=True)
             for row in range(span.offset + span.length - planned.num_choices, span.offset + span.length)
         ]
+        mask = step_mask(plan)
         batch = ForwardBatch(
             ids=torch.tensor([token for planned in plan.spans for token in planned.ids]),
             positions=torch.cat([torch.arange(span.start, span.end) for span in spans]),
             logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
-            engram=self._engram(plan),
+            engram=self._engram(plan, mask),
+            image_mask=None if mask is None else torch.from_numpy(mask),
+            image_rows=None if mask is None else image_rows(plan, rows or {}),
         )
         return Staged(batch=batch, spans=tuple(spans), plan=plan)
 
@@ -132,18 +140,18 @@ class Runner:
         assert self.images is not None, "a plan names images, but there is no memory for them"
         return self.images
 
-    def _engram(self, plan: StepPlan) -> dict[int, EngramRows]:
+    def _engram(self, plan: StepPlan, mask: Mask | None) -> dict[int, EngramRows]:
         if not self._tables:
             return {}
-        seen = np.concatenate([self._windows(span.ids, span.history) for span in plan.spans])
+        seen = np.concatenate([self._windows(span) for span in plan.spans])
         gathered = {}
         for layer_id, (table_hash, table) in self._tables.items():
             ids = row_ids(table_hash, seen)
-            values: Tensor = table.gather(ids).to(self._dtype)
+            values: Tensor = table.gather(ids, mask).to(self._dtype)
             gathered[layer_id] = EngramRows(row_ids=torch.from_numpy(ids), values=values)
         return gathered
 
-    def _windows(self, ids: tuple[int, ...], history: tuple[int, ...]) -> np.ndarray:
-        compressed = self._token_map.compress(history + ids)
-        split = len(history)
+    def _windows(self, span: PlannedSpan) -> np.ndarray:
+        compressed = self._token_map.compress(span.history + span.ids, image_mask(span) if span.images else None)
+        split = len(span.history)
         return windows(compressed[split:], tuple(compressed[:split].tolist()), self._token_map.pad, self._max_ngram)

@@ -71,7 +71,7 @@ def processed(logits: Tensor, request: Request, ahead: Sequence[int] = (), const
         if token_id < len(scores):
             scores[token_id] += bias
     if request.constraint is not None and constrained:
-        scores = scores.masked_fill(~request.constraint.allowed(), -torch.inf)
+        scores = scores.masked_fill(~torch.from_numpy(request.constraint.allowed()), -torch.inf)
     return scores
 
 

@@ -56,12 +56,24 @@ class Kernels(Protocol):
         """X [..., K] times a BF16 or FP32 weight [N, K], FP32 accumulation or better -> [..., N] in `out_dtype`."""
         ...
 
-    def grouped_linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """X [T, groups, K] times weight [groups, N, K], group by group -> [T, groups, N]."""
+    def grouped_linear(self, x: Tensor, weights: Sequence[Quantized]) -> Tensor:
+        """X [T, groups, K] as it is, times the exact dequantised weight [N, K] of each group -> [T, groups, N]."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """X [..., d] over the root of its mean square, times weight [d]."""
+        ...
+
+    def fake_fp8_32(self, x: Tensor) -> Tensor:
+        """What x [..., K] reads after storage in FP8 with a scale per 32 channels, in x's dtype."""
+        ...
+
+    def fake_fp4_32(self, x: Tensor) -> Tensor:
+        """What x [..., K] reads after storage in FP4 with a power-of-two scale per 32 channels, in x's dtype."""
+        ...
+
+    def fake_fp4_16(self, x: Tensor) -> Tensor:
+        """What x [..., K] reads after storage in FP4 with an E4M3 scale per 16 channels, in x's dtype."""
         ...
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Tensor:
@@ -86,6 +98,10 @@ class Kernels(Protocol):
         self, q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float
     ) -> Tensor:
         """[T, H, d]: each query attends to rows[index[t, :counts[t]]]; rows [R, d] are keys and values at once."""
+        ...
+
+    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """[N, H, d]: every row of q attends to all rows of k and v, all [N, H, d]; no mask, no sink."""
         ...
 
     def pool_group(self, values: Tensor, scores: Tensor) -> Tensor:

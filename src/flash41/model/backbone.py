@@ -1,8 +1,8 @@
 """The text model: embedding, blocks, collapse, head.
 
-The embedding row is copied to all streams; the collapse weights start as the one-hot of stream 0 and pass from
-sub-layer to sub-layer; the last ones collapse the final residual (there is no learned contraction).  The head is
-multiplied in FP32 and logits stay FP32.  spec: mhc.md section 1.
+The embedding row, or the image row in its place, is copied to all streams; the collapse weights start as the one-hot of
+stream 0 and pass from sub-layer to sub-layer; the last ones collapse the final residual (there is no learned
+contraction).  The head is multiplied in FP32 and logits stay FP32.  spec: mhc.md section 1, vision.md section 6.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class Backbone(nn.Module):
     def forward(self, batch: ForwardBatch, view: BatchView, probe: Probe | None = None) -> BackboneOutput:
         """One forward of the batch; appends its rows to the caches behind `view`."""
         step = self._step(batch, view, probe or Silent())
-        rows = self.embed[batch.ids].to(self._dtype)
+        rows = self._embed_rows(batch)
         step.probe("embed", rows)
         x, pre_mix = open_streams(rows, self._streams)
         selections, taps = Selections(), list[Tensor]()
@@ -91,6 +91,12 @@ class Backbone(nn.Module):
         step.probe("final.resid", x)
         step.probe("final.pre", pre_mix)
         return BackboneOutput(logits=self._logits(x, pre_mix, step), taps=tapped)
+
+    def _embed_rows(self, batch: ForwardBatch) -> Tensor:
+        rows = self.embed[batch.ids].to(self._dtype)
+        if batch.image_mask is not None and batch.image_rows is not None:
+            rows[batch.image_mask] = batch.image_rows.to(self._dtype)
+        return rows
 
     def _step(self, batch: ForwardBatch, view: BatchView, probe: Probe) -> Step:
         compressed = [ratio for ratio in self._ratios if ratio > 0]

@@ -58,6 +58,8 @@ class ForwardBatch:
     """Rows for each Engram layer."""
     image_mask: Tensor | None = None
     """bool [T], true on every position of an image span; None for text."""
+    image_rows: Tensor | None = None
+    """[image positions, D]: what replaces the embedding on the masked rows, in their order; None for text."""
 
 
 Angles = tuple[Tensor, Tensor]

@@ -82,7 +82,7 @@ class Builder:
         self.profile = profile
         self.kernels = kernels
         self.rope = Rope(self.config.rope)
-        self.roundings = roundings(profile, pool)
+        self.roundings = roundings(profile, pool, kernels)
         self.dtype = torch.bfloat16 if profile.bf16_stores else torch.float32
 
     def tensor(self, name: str) -> Tensor:

@@ -51,8 +51,9 @@ class Linear(nn.Module):
 class GroupedOutput(nn.Module):
     """`wo_a`: consecutive heads form groups, each with its own matrix [rank, group inputs].
 
-    The profile decides how the FP8 weight meets its input: `bf16` dequantises it once and leaves the input alone,
-    `fp8` quantises the input per 32 channels, `fp32` uses the exact weight in FP32.  spec: attention.md section 8.
+    The profile decides how the FP8 weight meets its input: `fp8` quantises the input per 32 channels; `bf16` and `fp32`
+    leave it alone and use the exact weight, which is a BF16 number: a code has 4 bits and its scale is a power of two.
+    spec: attention.md section 8.
     """
 
     def __init__(self, weight: Quantized, groups: int, kernels: Kernels, profile: Profile) -> None:
@@ -64,7 +65,6 @@ class GroupedOutput(nn.Module):
         rank = weight.shape[0] // groups
         # Views of the stored bytes, made once: a backend that keeps decoded weights knows them again.
         self._parts = tuple(weight.slice_rows(group * rank, (group + 1) * rank) for group in range(groups))
-        self._dequantized: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, groups, inputs] -> [T, groups * rank]."""
@@ -72,14 +72,7 @@ class GroupedOutput(nn.Module):
             return torch.cat(
                 [self._kernels.scaled_linear(x[:, group], part) for group, part in enumerate(self._parts)], 1
             )
-        return self._kernels.grouped_linear(x, self._matrices()).flatten(1)
-
-    def _matrices(self) -> Tensor:
-        # Made at first use, so that opening a checkpoint reads nothing.
-        if self._dequantized is None:
-            dtype = torch.bfloat16 if self._mode == "bf16" else torch.float32
-            self._dequantized = self.weight.dequantize(dtype).view(self.groups, -1, self.weight.shape[1])
-        return self._dequantized
+        return self._kernels.grouped_linear(x, self._parts).flatten(1)
 
 
 class RMSNorm(nn.Module):

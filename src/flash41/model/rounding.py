@@ -12,11 +12,9 @@ from torch import Tensor
 
 from flash41.cache.views import Rows
 from flash41.config.run import PoolDtype, PoolFormat, Profile
+from flash41.kernels.interface import Kernels
 from flash41.numerics.scaled import (
     Quantized,
-    fake_fp4_16,
-    fake_fp4_32,
-    fake_fp8_32,
     quantize_fp4_16,
     quantize_fp4_32,
     quantize_fp8_32,
@@ -50,7 +48,7 @@ class Roundings:
     """Index queries after RoPE; they are never stored."""
 
 
-def roundings(profile: Profile, pool: PoolFormat) -> Roundings:
+def roundings(profile: Profile, pool: PoolFormat, kernels: Kernels) -> Roundings:
     """The roundings of a profile, as codes where the pool keeps codes and as values where it keeps values.
 
     Both read the same bits.  Which rounding an index vector gets depends on the pool in profile atom only.
@@ -60,8 +58,8 @@ def roundings(profile: Profile, pool: PoolFormat) -> Roundings:
     packed = pool.main is PoolDtype.FP4
     by_row = profile.index_rounding(pool.index) == "fp8"
     return Roundings(
-        window=quantize_fp8_32 if packed else fake_fp8_32,
-        main=quantize_fp4_16 if packed else fake_fp4_16,
-        key=quantize_fp8_row if by_row else quantize_fp4_32 if pool.index is PoolDtype.FP4 else fake_fp4_32,
-        query=quantize_fp8_row if by_row else fake_fp4_32,
+        window=quantize_fp8_32 if packed else kernels.fake_fp8_32,
+        main=quantize_fp4_16 if packed else kernels.fake_fp4_16,
+        key=quantize_fp8_row if by_row else quantize_fp4_32 if pool.index is PoolDtype.FP4 else kernels.fake_fp4_32,
+        query=quantize_fp8_row if by_row else kernels.fake_fp4_32,
     )

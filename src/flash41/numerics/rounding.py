@@ -33,6 +33,13 @@ _MANTISSA_BITS = 0x007FFFFF
 _E4M3_SMALLEST_NORMAL_BITS = (127 - 6) << 23
 _E4M3_ROUNDING_SHIFT = (20 << 23) | 0x00400000
 """Turns the pattern of 2^e into that of 1.5 * 2^(e+20)."""
+_INFINITY_BITS_64 = 0x7FF0000000000000
+_FROM_448_TO_NEXT = (1 << 50) - 1
+"""Carries into the exponent what has a mantissa above 1.75."""
+_E4M3_SUMMAND_SHIFT = (49 << 52) | (1 << 51)
+"""Turns the FP64 pattern of 2^e into that of 1.5 * 2^(e+49)."""
+_E4M3_FINEST_SUMMAND = 1.5 * 2.0**35
+"""Times 256 s: 1.5 * 2^52 steps of 2^-9 s."""
 _E2M1_SMALLEST_NORMAL_BITS = 127 << 23
 _E2M1_ROUNDING_SHIFT = (22 << 23) | 0x00400000
 """Turns the pattern of 2^e into that of 1.5 * 2^(e+22)."""
@@ -78,6 +85,22 @@ def nearest_e4m3(x: Tensor) -> Tensor:
     exponent = (inside.view(torch.int32) & _INFINITY_BITS).clamp_(min=_E4M3_SMALLEST_NORMAL_BITS)
     magic = exponent.add_(_E4M3_ROUNDING_SHIFT).view(torch.float32)
     return inside.add_(magic).sub_(magic)
+
+
+def nearest_e4m3_scaled(x: Tensor, largest: Tensor) -> Tensor:
+    """FP64 values of x / s rounded to E4M3, times s, where s is the smallest power of two >= largest / 448.
+
+    `largest` [..., 1] is at least every |x| of its group and above 0.  A power of two moves no bit of a mantissa, so
+    nothing is divided: a number in [2^e, 2^(e+1)) is rounded to multiples of 2^(e-3), but never finer than 2^-9 s, by
+    adding and subtracting 1.5 * 2^52 times that step.  448 is 1.75 * 2^8: s takes the exponent of `largest` - 8, one
+    more where the mantissa is above 1.75.  FP64 has room for the sum of any FP32 number, and an infinity or a NaN in
+    `largest` makes the sum one.
+    """
+    exponent = largest.view(torch.int64).add(_FROM_448_TO_NEXT).bitwise_and_(_INFINITY_BITS_64)
+    finest = exponent.view(torch.float64).mul_(_E4M3_FINEST_SUMMAND)
+    own = (x.view(torch.int64) & _INFINITY_BITS_64).add_(_E4M3_SUMMAND_SHIFT).view(torch.float64)
+    summand = torch.maximum(own, finest)
+    return (x + summand).sub_(summand)
 
 
 def nearest_e2m1(x: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from flash41.numerics.rounding import (
     encode_e4m3,
     nearest_e2m1,
     nearest_e4m3,
+    nearest_e4m3_scaled,
     pack_fp4,
     power_of_two_at_least,
     power_of_two_scale,
@@ -213,13 +214,13 @@ def fake_fp8_32(x: Tensor) -> Tensor:
 
 
 def round_fp8_32(x: Tensor) -> Tensor:
-    """`quantize_fp8_32` and back in one go: FP32 values on the FP8/32 grid, for products that need no codes.
+    """`quantize_fp8_32` and back in one go: FP64 values on the FP8/32 grid, for products that need no codes.
 
     Equal to the detour over codes for every finite input; a NaN or an infinity leaves at least one NaN in its group.
     """
-    groups, largest = _groups(x, 32, FP8_FLOOR)
-    scale = power_of_two_scale(largest * INVERSE_448)
-    return nearest_e4m3(groups / scale).mul_(scale).view(x.shape)
+    groups = _split(x.double(), 32)
+    largest = torch.linalg.vector_norm(groups, torch.inf, -1, keepdim=True).clamp_(min=FP8_FLOOR)
+    return nearest_e4m3_scaled(groups, largest).view(x.shape)
 
 
 def fake_fp4_32(x: Tensor) -> Tensor:
@@ -238,10 +239,15 @@ def fake_fp4_16(x: Tensor) -> Tensor:
 
 def _groups(x: Tensor, channels: int, floor: float) -> tuple[Tensor, Tensor]:
     """FP32 [..., groups, channels] and max(max|x|, floor) of each group as [..., groups, 1]."""
+    groups = _split(x.float(), channels)
+    return groups, groups.abs().amax(-1, keepdim=True).clamp_(min=floor)
+
+
+def _split(x: Tensor, channels: int) -> Tensor:
+    """[..., groups, channels] of x [..., K]."""
     if x.shape[-1] % channels or x.shape[-1] == 0:
         raise KernelError(complaint("channels to quantise", x.shape[-1], f"a positive multiple of {channels}"))
-    groups = x.float().reshape(*x.shape[:-1], x.shape[-1] // channels, channels)
-    return groups, groups.abs().amax(-1, keepdim=True).clamp_(min=floor)
+    return x.reshape(*x.shape[:-1], x.shape[-1] // channels, channels)
 
 
 def _quantized(codes: Tensor, scales: Tensor, element: ElementFormat, scale: ScaleFormat, channels: int) -> Quantized:

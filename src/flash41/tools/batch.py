@@ -94,7 +94,7 @@ class Batch:
 
         for answer in llm.as_finished(requests()):
             line, job = jobs.pop(answer.request.request_id)
-            put(_result(line, OK, _reply(llm, line, job, answer), None))
+            put(_answered(llm, line, job, answer))
 
     def _put(self, result: dict[str, Any]) -> None:
         self._output.append(result)
@@ -108,6 +108,16 @@ def _job(llm: LLM, line: BatchLine) -> ChatJob | TextJob:
     if line.fault is not None:
         raise RequestError(line.fault.message)
     return chat_job(llm, line.body) if line.url == CHAT_URL else text_job(llm, line.body)
+
+
+def _answered(llm: LLM, line: BatchLine, job: ChatJob | TextJob, answer: Answer) -> dict[str, Any]:
+    """The result of a call that ran; an answer that its constraint broke off is a failure."""
+    if isinstance(job, ChatJob) and job.constraint is not None:
+        try:
+            job.constraint.check()
+        except RequestError as error:
+            return _failed(line, None, str(error))
+    return _result(line, OK, _reply(llm, line, job, answer), None)
 
 
 def _reply(llm: LLM, line: BatchLine, job: ChatJob | TextJob, answer: Answer) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Conversations follow the rules of the official codec, with its wording where it refuses.  Unlike the hosted service this
 engine takes temperature and top_p as asked, and honours penalties, logit_bias, top_k, min_p and max_completion_tokens.
-A response_format is asked for in the prompt and read in the answer, but no token is forbidden for its sake.
+A response_format, a required tool and a strict one are enforced token by token.
 
 spec: chat.md section 9.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import deepseek_recipe as recipe
 
+from flash41.chat.constraints import AnswerConstraint
 from flash41.chat.conversation import Conversation
 from flash41.chat.stops import TextWatcher, check_stop
 from flash41.chat.watching import ChatWatcher
@@ -43,6 +44,7 @@ class ChatJob:
     request: Request
     watcher: ChatWatcher
     conversation: Conversation
+    constraint: AnswerConstraint | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +72,9 @@ def chat_job(llm: LLM, body: Mapping[str, Any]) -> ChatJob:
     options = conversation.request.inference_options
     logprobs = (options.top_logprobs or 0) if options.logprobs else None
     params = _params(given, max_tokens, logprobs)
-    watcher = llm.chat_watcher(params, conversation)
-    return ChatJob(request=llm.request(prompt.ids, params, watcher=watcher), watcher=watcher, conversation=conversation)
+    constraint, watcher = llm.answer_constraint(params, conversation), llm.chat_watcher(params, conversation)
+    request = llm.request(prompt.ids, params, watcher=watcher, constraint=constraint)
+    return ChatJob(request=request, watcher=watcher, conversation=conversation, constraint=constraint)
 
 
 def text_job(llm: LLM, body: Mapping[str, Any]) -> TextJob:

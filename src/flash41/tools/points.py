@@ -3,6 +3,7 @@
     embed, L<layer>.<point> of every layer, dspark.taps, dspark.main_x, final.resid, final.pre, final.hidden, final.norm
     and of a draft block    mtp<stage>.<point> of every stage, draft.hidden, draft.base_logits, draft.logits, draft.ids,
                             draft.confidence
+    with pictures: vision.block<block>, vision.norm, vision.aligner
 
 A point of closed groups (latent, main_row, key) is absent from the trace of a prompt that closes none.
 """
@@ -36,11 +37,14 @@ ENDS = ("embed", "dspark.taps", "final.resid", "final.pre", "final.hidden", "fin
 MAIN_X = "dspark.main_x"
 STAGE = ("context_row", "attn.in", "resid.mid", "resid.out", "router.logits", "router.ids", "router.weights")
 DRAFT = ("draft.hidden", "draft.base_logits", "draft.logits", "draft.ids", "draft.confidence")
+VISION_ENDS = ("vision.norm", "vision.aligner")
 
 
-def point_names(config: ModelConfig, draft: bool = False) -> frozenset[str]:
-    """Every point that a trace of this model can hold; with `draft` those of a draft block too."""
+def point_names(config: ModelConfig, draft: bool = False, images: bool = False) -> frozenset[str]:
+    """Every point that a trace of this model can hold; `draft` adds those of a draft block, `images` of pictures."""
     names = {*ENDS, *(draft_point_names(config) if draft else ())}
+    if images:
+        names |= {*VISION_ENDS, *(f"vision.block{block_id}" for block_id in range(config.vision.num_layers))}
     for spec in topology(config).layers:
         names.update(f"L{spec.layer_id}.{point}" for point in _points(spec))
     return frozenset(names | {MAIN_X} if config.dspark.num_stages else names)
@@ -52,9 +56,9 @@ def draft_point_names(config: ModelConfig) -> frozenset[str]:
     return frozenset({*DRAFT, *(f"mtp{stage}.{point}" for stage in stages for point in STAGE)})
 
 
-def check_points(patterns: Sequence[str], config: ModelConfig, draft: bool = False) -> None:
+def check_points(patterns: Sequence[str], config: ModelConfig, draft: bool = False, images: bool = False) -> None:
     """Raises RequestError listing the patterns that match no point of the trace."""
-    names = point_names(config, draft)
+    names = point_names(config, draft, images)
     idle = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
     if idle:
         ends = "final.*, mtp<s>.* and draft.*" if draft else "and final.*"

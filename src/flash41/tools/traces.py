@@ -9,9 +9,16 @@ have a row for each of its tokens, ``mtp<s>.context_row`` one for each row of co
 
     ids, rows, selections, candidates     int32 (Engram rows int64 where they need it)
     everything else                       float32
+
+A prompt with pictures has one placeholder id for each, widened here to the picture's span.  ``vision.*`` are points of
+the last picture, as in the goldens; what every picture k was and became stands in ``image<k>/...``:
+
+    grid                  width, height, rows and columns of patches, rows and columns of tokens, positions
+    start, types          first position; what each position holds (0 START, 1 IMAGE, 2 NEWLINE, 3 END)
+    patches, image.rows   values shown to the tower; rows of the span
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -21,10 +28,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flash41.chat.images import Picture
 from flash41.engine.load import LoadedModel
-from flash41.engine.plan import PlannedSpan, StepPlan
+from flash41.engine.pictures import encode, patch_values, widen
+from flash41.engine.plan import PlannedImage, PlannedSpan, StepPlan
 from flash41.errors import RequestError, complaint
-from flash41.model.batch import Probe
+from flash41.model.batch import Probe, Silent
 from flash41.tools.points import MAIN_X, draft_point_names
 
 Array = NDArray[Any]
@@ -113,39 +122,76 @@ def trace(
     points: Sequence[str] = ("*",),
     progress: Progress | None = None,
     draft: bool = False,
+    pictures: Sequence[Picture] = (),
 ) -> dict[str, Array]:
-    """`logits` FP32 [T, vocab] and ``trace/<point>`` for every matching point; `draft` adds those of a draft block.
+    """`logits` FP32 [T, vocab], ``trace/<point>`` for every matching point, ``image<k>/...`` for every picture.
 
-    Raises RequestError for no ids, ids outside the vocabulary, chunk lengths below 1, or points of draft stages that
-    were not loaded.
+    `draft` adds the points of a draft block behind the last token.
+
+    With pictures the model must have been opened with its image encoder.  RequestError for no ids, ids outside the
+    vocabulary, chunk lengths below 1, not as many placeholders as pictures, or points of draft stages that were not
+    loaded.
     """
     check_ids(ids, model.config.vocab_size)
     wants_main_x = model.config.dspark.num_stages > 0 and any(fnmatchcase(MAIN_X, pattern) for pattern in points)
     if model.drafter is None and (draft or wants_main_x):
         stages = "none in this checkpoint" if model.config.dspark.num_stages == 0 else "not loaded"
         raise RequestError(complaint("draft stages", stages, "a model loaded with its draft stages"))
+    widened, images = widen(ids, pictures, model.config.tokens.image)
     recorder = Recorder(points)
+    rows = encoded(model, pictures, recorder)
     taps = []
     logits = []
-    runner = model.runner(1, len(ids), drafts=draft)
+    runner = model.runner(1, len(widened), drafts=draft)
     start = 0
-    for length in split(len(ids), chunks):
-        staged = runner.stage(_plan(ids, start, length, model.config.engram.max_ngram - 1))
-        output = runner.run(staged.all_logits(), recorder)
+    for length in split(len(widened), chunks):
+        plan = _plan(widened, start, length, model.config.engram.max_ngram - 1, images)
+        output = runner.run(runner.stage(plan, rows).all_logits(), recorder)
         logits.append(output.logits.numpy())
         taps.append(output.taps)
         start += length
         if progress is not None:
-            progress(start, len(ids))
+            progress(start, len(widened))
     if model.drafter is not None and wants_main_x:
         recorder(MAIN_X, model.drafter.entrance(torch.cat(taps)))
     if draft:
         runner.draft({0: int(logits[-1][-1].argmax())}, probe=Only(recorder, draft_point_names(model.config)))
     traced = {f"trace/{point}": value for point, value in recorder.joined().items()}
-    return {"logits": np.concatenate(logits), **traced}
+    shown = _shown(pictures, images, rows)
+    return {"logits": np.concatenate(logits), **traced, **shown}
 
 
-def _plan(ids: Sequence[int], start: int, length: int, look_back: int) -> StepPlan:
+def encoded(model: LoadedModel, pictures: Sequence[Picture], probe: Probe) -> dict[bytes, Tensor]:
+    """Rows of every picture by its identity, each encoded once; the probe listens to the last one."""
+    rows: dict[bytes, Tensor] = {}
+    last = pictures[-1].identity if pictures else None
+    for picture in pictures:
+        if picture.identity not in rows:
+            assert model.encoder is not None, "the model was opened without its image encoder"
+            listener = probe if picture.identity == last else Silent()
+            rows[picture.identity] = encode(model.encoder, picture, listener)
+    return rows
+
+
+def _shown(
+    pictures: Sequence[Picture], images: Sequence[PlannedImage], rows: Mapping[bytes, Tensor]
+) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for number, (picture, image) in enumerate(zip(pictures, images, strict=True)):
+        plan = picture.plan
+        patches, tokens = (plan.grid_height, plan.grid_width), (plan.token_rows, plan.token_columns)
+        grid = (plan.width, plan.height, *patches, *tokens, plan.num_tokens)
+        arrays |= {
+            f"image{number}/grid": np.array(grid, dtype=np.int32),
+            f"image{number}/start": np.array([image.start], dtype=np.int32),
+            f"image{number}/types": np.array(plan.types, dtype=np.int32),
+            f"image{number}/patches": _array(patch_values(picture)),
+            f"image{number}/image.rows": _array(rows[picture.identity]),
+        }
+    return arrays
+
+
+def _plan(ids: Sequence[int], start: int, length: int, look_back: int, images: tuple[PlannedImage, ...]) -> StepPlan:
     span = PlannedSpan(
         request_id=0,
         slot=0,
@@ -153,5 +199,6 @@ def _plan(ids: Sequence[int], start: int, length: int, look_back: int) -> StepPl
         ids=tuple(ids[start : start + length]),
         history=tuple(ids[max(0, start - look_back) : start]),
         samples=True,
+        images=images,
     )
     return StepPlan(spans=(span,))

@@ -1,4 +1,7 @@
-"""From a directory and a wish to a trace file: opening, running, saving, with every refusal before weights are read."""
+"""From a directory and a wish to a trace file: opening, running, saving, with every refusal before weights are read.
+
+Image files are named by whoever runs the program, so they may lie anywhere.
+"""
 
 import os
 import secrets
@@ -9,11 +12,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from flash41.chat.image_decode import check_request
+from flash41.chat.image_sources import file_bytes
+from flash41.chat.images import Picture, picture
+from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
 from flash41.config.run import Draft, RunWish
 from flash41.config.run_rules import check
 from flash41.engine.load import load_model
+from flash41.engine.pictures import image_sizes, widen
 from flash41.errors import CapacityError, RequestError, complaint
 from flash41.kernels.select import select_kernels
 from flash41.tools.points import check_points
@@ -28,6 +36,8 @@ class TraceWish:
     chunks: Sequence[int] | None = None
     points: Sequence[str] = ("*",)
     draft: bool = False
+    images: Sequence[Path] = ()
+    """Image files, one for each placeholder among the ids, in order."""
     profile: str = "vendor"
     kv_cache_dtype: str | None = None
     index_cache_dtype: str | None = None
@@ -44,7 +54,13 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
     _check_target(out, force)
     config = read_config(directory)
     check_ids(wish.ids, config.vocab_size)
-    split(len(wish.ids), wish.chunks)
+    pictures = open_pictures(wish.images, config)
+    num_positions = len(widen(wish.ids, pictures, config.tokens.image)[0])
+    if num_positions > config.max_positions:
+        raise RequestError(
+            complaint("number of token ids", num_positions, f"at most max_position_embeddings {config.max_positions}")
+        )
+    split(num_positions, wish.chunks)
     draft = Draft.ON if wish.draft else Draft.OFF
     run = named_wish(
         RunWish(backend=wish.backend, threads=wish.threads, draft=draft),
@@ -56,10 +72,27 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
     check_points(wish.points, config, wish.draft)
     if wish.threads is not None:
         torch.set_num_threads(wish.threads)
-    model = load_model(directory, run.profile, run.pool, select_kernels(wish.backend), drafts=True)
-    arrays = trace(model, wish.ids, wish.chunks, wish.points, progress, wish.draft)
+    model = load_model(
+        directory, run.profile, run.pool, select_kernels(wish.backend), drafts=True, images=bool(pictures)
+    )
+    arrays = trace(model, wish.ids, wish.chunks, wish.points, progress, wish.draft, pictures)
     _write(out, arrays)
-    return len(arrays) - 1
+    return sum(name.startswith("trace/") for name in arrays)
+
+
+def open_pictures(paths: Sequence[Path], config: ModelConfig) -> list[Picture]:
+    """The pictures of image files; RequestError for a file that cannot be read or is refused, with its name."""
+    check_request([0] * len(paths))
+    sizes = image_sizes(config.vision)
+    pictures = []
+    for path in paths:
+        try:
+            pictures.append(picture(file_bytes(path), sizes))
+        except OSError as error:
+            raise RequestError(complaint(f"image {path}", str(error), "a file that can be read")) from error
+        except RequestError as error:
+            raise RequestError(f"{path}: {error}") from error
+    return pictures
 
 
 def _check_target(out: Path, force: bool) -> None:

@@ -5,6 +5,7 @@ import pytest
 from flash41.chat.conversation import ChatCodec
 from flash41.chat.tokenizer import Tokenizer
 from helpers.release_tokenizer import release_tokenizer_text
+from helpers.serving import default_codec as serving_codec
 
 RELEASE_IMAGE_ID = 129264
 
@@ -24,3 +25,8 @@ def release(release_directory: Path) -> Tokenizer:
 @pytest.fixture(scope="session")
 def release_codec(release_directory: Path) -> ChatCodec:
     return ChatCodec.from_directory(release_directory, RELEASE_IMAGE_ID)
+
+
+@pytest.fixture(scope="session")
+def default_codec() -> ChatCodec:
+    return serving_codec()

@@ -212,3 +212,25 @@ def test_every_missing_control_token_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(ConfigError, match="no token <think>, <｜latest_reminder｜"):
         ChatCodec(Tokenizer.from_file(path), DEFAULT_IMAGE_ID)
+
+
+def test_parallel_calls_are_allowed_unless_the_body_says_no() -> None:
+    for value, expected in (None, True), (True, True), (False, False):
+        body = {"messages": [{"role": "user", "content": "hi"}], "parallel_tool_calls": value}
+        assert CODEC.convert(body).parallel_tool_calls is expected
+    assert CODEC.convert({"messages": [{"role": "user", "content": "hi"}]}).parallel_tool_calls
+    messages = [Message(role="user", content="hi")]
+    assert CODEC.conversation(messages, parallel_tool_calls=False).parallel_tool_calls is False
+    with pytest.raises(RequestError, match="parallel_tool_calls: got 1, expected true or false"):
+        CODEC.convert({"messages": [{"role": "user", "content": "hi"}], "parallel_tool_calls": 1})
+
+
+def test_a_body_nested_too_deeply_is_refused() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(1000):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(RequestError, match="nesting depth"):
+        CODEC.conversation(
+            [Message(role="user", content="hi")],
+            response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        )

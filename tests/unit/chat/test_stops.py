@@ -8,6 +8,7 @@ from flash41.chat.stops import TextWatcher, check_stop
 from flash41.chat.tokenizer import Tokenizer
 from flash41.errors import RequestError
 from helpers.default_tokenizer import DEFAULT_TOKENIZER
+from helpers.serving import default_codec
 
 EOS = 1
 
@@ -105,3 +106,16 @@ def test_the_cut_does_not_depend_on_the_tokens(text: str, stop: list[str], data:
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     ids = [token_id for piece in pieces if piece for token_id in tokenizer.encode(piece)]
     assert fed(tokenizer, ids, stop)[0].finish() == expected
+
+
+def test_pieces_are_certain_and_join_to_the_text() -> None:
+    codec = default_codec()
+    for text, expected in (("one STOP two", "one "), ("one STO two", "one STO two"), ("one ST", "one ST")):
+        watcher, pieces = TextWatcher(codec.tokenizer, ["STOP", "two!"], None), list[str]()
+        for token_id in codec.tokenizer.encode(text):
+            watcher.push(token_id)
+            pieces.append(watcher.take())
+            assert expected.startswith("".join(pieces)), "nothing is taken back"
+        assert watcher.finish() == expected
+        assert "".join([*pieces, watcher.take()]) == expected
+        assert watcher.take() == ""

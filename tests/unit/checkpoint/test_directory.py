@@ -90,6 +90,14 @@ def test_a_shard_that_is_not_listed_is_refused(tmp_path: Path) -> None:
     assert only_fault(directory)[1].startswith("shards: unlisted [model-00006-of-00005.safetensors]")
 
 
+def test_what_macos_leaves_beside_a_shard_is_told_from_a_shard(tmp_path: Path) -> None:
+    directory = tiny_copy(tmp_path)
+    (directory / f"._{SECOND}").write_bytes(b"notes")
+    message = only_fault(directory)[1]
+    assert message.startswith(f"shards: unlisted [._{SECOND}]")
+    assert message.endswith("files named ._* are notes of macOS and can be deleted")
+
+
 def test_a_name_in_two_shards_is_refused(tmp_path: Path) -> None:
     directory = tiny_copy(tmp_path)
     edit_header(directory / SECOND, lambda header: header.update({"norm.weight": header.pop(list(header)[1])}))

@@ -10,7 +10,8 @@ from flash41.errors import ConfigError, Flash41Error, RequestError
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.tools.traces import trace
 from helpers.command_line import invoke
-from helpers.golden_judge import Array
+from helpers.golden_judge import CHECKPOINT, Array
+from helpers.image_files import encoded, pattern
 
 IDS = (0, 5, 300, 7, 5)
 TEXT = "0,5,300,7,5"
@@ -35,7 +36,8 @@ def test_the_file_holds_logits_and_every_point_asked_for(
     options: tuple[str, ...], profile: Profile, points: tuple[str, ...], tmp_path: Path, default_directory: Path
 ) -> None:
     out = tmp_path / "t.npz"
-    result = invoke("trace", default_directory, "--token-ids", TEXT, "--out", out, *options)
+    command = ("trace", default_directory, "--token-ids", TEXT, "--out", out, "--backend", "reference")
+    result = invoke(*command, *options)
     assert result.exit_code == 0, result.exception
     model = load_model(default_directory, profile, profile.default_pool, ReferenceKernels(), drafts=True)
     expected, found = trace(model, IDS, points=points, draft="--draft" in options), saved(out)
@@ -43,6 +45,25 @@ def test_the_file_holds_logits_and_every_point_asked_for(
     for name, array in expected.items():
         assert np.array_equal(found[name], array), name
     assert result.output == f"{out}: logits of 5 tokens and {len(expected) - 1} trace points\n"
+
+
+def test_an_image_takes_the_place_of_its_placeholder(tmp_path: Path) -> None:
+    for name, size in (("a.png", (60, 45)), ("b.png", (200, 50))):
+        (tmp_path / name).write_bytes(encoded(pattern(*size)))
+    images = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
+    out = tmp_path / "t.npz"
+    ids = ("--token-ids", "0,511,511,7", "--points", "vision.*")
+    result = invoke("trace", CHECKPOINT, *ids, *images, "--out", out)
+    assert result.exit_code == 0, result.exception
+    assert result.output == f"{out}: logits of 26 tokens and 4 trace points\n"
+    assert saved(out)["image1/start"].tolist() == [11]
+
+
+def test_an_image_without_a_placeholder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(pattern(60, 45)))
+    result = invoke("trace", CHECKPOINT, "--token-ids", "0", "--image", tmp_path / "a.png", "--out", tmp_path / "t.npz")
+    assert isinstance(result.exception, RequestError)
+    assert "placeholders of images (id 511): got 0" in str(result.exception)
 
 
 def test_a_target_is_replaced_only_by_force(tmp_path: Path, default_directory: Path) -> None:

@@ -1,5 +1,6 @@
 import pytest
 
+from flash41.chat.conversation import ToolCall
 from flash41.engine.answers import Answer
 from flash41.engine.request import FinishReason, Request, SamplingParams
 from flash41.engine.scheduler import SampledToken, TokenEvent
@@ -41,9 +42,10 @@ def test_a_completion_says_what_was_asked_and_what_came() -> None:
     tested = answer()
     take(tested, 7)
     take(tested, 8, FinishReason.STOP)
-    found = tested.completion("text", "reasons")
+    call = ToolCall(id="c", name="f", arguments="{}")
+    found = tested.completion("text", "reasons", (call,))
     assert (found.prompt_ids, found.output_ids) == ((0, 5), (7, 8))
-    assert (found.text, found.reasoning) == ("text", "reasons")
+    assert (found.text, found.reasoning, found.tool_calls) == ("text", "reasons", (call,))
     assert (found.finish_reason, found.seed, found.logprobs) == (FinishReason.STOP, 9, None)
     assert 0 <= found.timings.first_token_seconds <= found.timings.total_seconds
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flash41.config.run import DraftAccept
@@ -135,8 +136,8 @@ class NeverTwice:
 
     seen: list[int] = field(default_factory=list)
 
-    def allowed(self) -> Tensor:
-        allowed = torch.ones(VOCAB, dtype=torch.bool)
+    def allowed(self) -> NDArray[np.bool_]:
+        allowed = np.ones(VOCAB, dtype=np.bool_)
         if self.seen:
             allowed[self.seen[-1]] = False
         allowed[0] = self.seen[-1:] == [1]
@@ -165,9 +166,9 @@ def test_a_constraint_advances_token_by_token_inside_a_block(rule: DraftAccept) 
 def test_nothing_is_asked_behind_an_end(rule: DraftAccept) -> None:
     @dataclass(slots=True)
     class Ended(NeverTwice):
-        def allowed(self) -> Tensor:
+        def allowed(self) -> NDArray[np.bool_]:
             assert EOS not in self.seen, "asked behind the end"
-            return torch.ones(VOCAB, dtype=torch.bool)
+            return np.ones(VOCAB, dtype=np.bool_)
 
     ended = 0
     for seed in range(60):

@@ -1,10 +1,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flash41.config.run import Profile
@@ -229,8 +230,8 @@ def test_a_forward_that_breaks_off_leaves_no_state_behind(expected: list[list[in
 class AllowNothing:
     """A constraint no token satisfies."""
 
-    def allowed(self) -> Tensor:
-        return torch.zeros(512, dtype=torch.bool)
+    def allowed(self) -> NDArray[np.bool_]:
+        return np.zeros(512, np.bool_)
 
     def push(self, token_id: int) -> None:
         raise AssertionError(token_id)

@@ -57,6 +57,14 @@ def test_a_runner_can_draft_only_where_stages_were_loaded(models: Models) -> Non
         load(TINY).runner(1, 8, drafts=True)
 
 
+def test_the_vision_tower_is_opened_only_when_asked_for(models: Models) -> None:
+    assert models(TINY, VENDOR).encoder is not None
+    model = load(TINY)
+    assert model.encoder is None
+    with pytest.raises(CheckpointError, match="scope of image_start: got 'vision', expected an opened scope"):
+        model.checkpoint.tensor("image_start")
+
+
 @pytest.fixture
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: MappedShards, name: str) -> None:

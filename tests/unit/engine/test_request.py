@@ -96,6 +96,8 @@ def test_values_at_their_limits_are_accepted(values: dict[str, Any]) -> None:
         ({"frequency_penalty": NAN}, r"frequency_penalty: got nan"),
         ({"stop_token_ids": (3, -1)}, r"stop_token_ids: got -1"),
         ({"logit_bias": {-1: 0.0}}, r"logit_bias token: got -1"),
+        ({"stop_token_ids": 5}, r"stop_token_ids: got 5, expected a list or tuple of token ids"),
+        ({"logit_bias": None}, r"logit_bias: got None, expected a mapping of token ids"),
         ({"logit_bias": {3: 101}}, r"logit_bias\[3\]: got 101, expected a number from -100 to 100"),
     ],
 )

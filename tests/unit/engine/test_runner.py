@@ -8,7 +8,7 @@ import torch
 
 from flash41.config.run import Profile
 from flash41.engine.load import LoadedModel
-from flash41.engine.plan import PlannedSpan, StepPlan
+from flash41.engine.plan import PlannedImage, PlannedSpan, StepPlan
 from flash41.engine.runner import Runner
 from flash41.engram.hashing import rows_for_span
 from flash41.errors import CapacityError, CheckpointError, ProtocolError, RequestError
@@ -139,6 +139,41 @@ def test_an_id_outside_the_vocabulary_is_refused_before_the_caches_are_touched(m
     with pytest.raises(RequestError, match=rf"token ids: got \[{model.config.vocab_size}\]"):
         runner.stage(plan(span((0, model.config.vocab_size), 0, 2)))
     assert runner.store.cursors == [0]
+
+
+def test_images_become_a_mask_and_rows_and_the_engram_reads_nothing_there(
+    model: LoadedModel, ids: tuple[int, ...]
+) -> None:
+    image = PlannedImage(identity=b"i" * 32, start=3, num_rows=4)
+    rows = {image.identity: torch.arange(4.0).view(4, 1).expand(4, 128).to(torch.bfloat16)}
+    runner = model.runner(2, 32)
+    pictured = replace(span(ids, 5, 9), images=(image,))
+    batch = runner.stage(plan(span(ids, 0, 2, slot=1), pictured), rows).batch
+    assert batch.image_mask is not None
+    assert batch.image_rows is not None
+    assert batch.image_mask.tolist() == [False, False, True, True, False, False]
+    assert batch.image_rows[:, 0].tolist() == [2, 3]
+    for layer_id in (1, 4):
+        values = batch.engram[layer_id].values
+        assert not values[2:4].any()
+        assert values[[0, 1, 4, 5]].any(1).all()
+
+
+def test_a_step_behind_an_image_has_no_mask_but_its_n_grams_are_cut(model: LoadedModel, ids: tuple[int, ...]) -> None:
+    image = PlannedImage(identity=b"i" * 32, start=3, num_rows=4)
+    runner = model.runner(1, 32)
+    behind = runner.stage(plan(replace(span(ids, 8, 10), images=(image,)))).batch
+    assert behind.image_mask is None
+    assert behind.image_rows is None
+    cut = runner.stage(plan(replace(span(ids, 8, 10), history=ids[7:8]))).batch
+    assert torch.equal(behind.engram[1].row_ids, cut.engram[1].row_ids)
+    assert not torch.equal(behind.engram[1].row_ids, runner.stage(plan(span(ids, 8, 10))).batch.engram[1].row_ids)
+
+
+def test_an_image_that_nobody_encoded_is_refused(model: LoadedModel, ids: tuple[int, ...]) -> None:
+    image = PlannedImage(identity=b"i" * 32, start=3, num_rows=4)
+    with pytest.raises(ProtocolError, match=r"rows of image 69696969.* at position 3: got 'none'"):
+        model.runner(1, 32).stage(plan(replace(span(ids), images=(image,))))
 
 
 class Gate:

@@ -3,10 +3,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flash41.engine.noise import gumbel
@@ -76,8 +78,8 @@ class Allow:
         self.pushed: list[int] = []
         self._token_ids = token_ids
 
-    def allowed(self) -> Tensor:
-        mask = torch.zeros(len(LOGITS), dtype=torch.bool)
+    def allowed(self) -> NDArray[np.bool_]:
+        mask = np.zeros(len(LOGITS), np.bool_)
         mask[list(self._token_ids)] = True
         return mask
 

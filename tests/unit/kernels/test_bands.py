@@ -35,7 +35,7 @@ def products() -> torch.Tensor:
             kernels.dequantized_linear(x, fp8),
             kernels.dequantized_linear(x, fp4),
             kernels.linear(x, normal(70, 96, seed=4), torch.bfloat16),
-            kernels.grouped_linear(normal(5, 3, 96, seed=5), normal(3, 70, 96, seed=6)).flatten(1),
+            kernels.grouped_linear(normal(5, 2, 96, seed=5), [fp8, dense_weight(160, 96, seed=6)]).flatten(1),
         ],
         -1,
     )

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -21,8 +21,12 @@ def exact(weight: Quantized) -> Tensor:
     return weight.dequantize(torch.float64)
 
 
-def joined(bands: Iterator[Tensor]) -> Tensor:
+def joined(bands: Iterable[Tensor]) -> Tensor:
     return torch.cat(list(bands), -1)
+
+
+def first_of(bands: Iterable[Tensor]) -> Tensor:
+    return next(iter(bands))
 
 
 @pytest.fixture(params=[None, 64 * 96, 40 * 96, 1], ids=["one band", "exactly one", "bands", "narrow"])
@@ -79,13 +83,13 @@ def test_the_forms_of_a_weight_are_kept_apart() -> None:
 
 def test_the_least_recently_used_goes_first() -> None:
     kept, weights = DecodedWeights(3 * NUM_BYTES), [dense_weight(64, 96, seed=seed) for seed in range(4)]
-    held = [next(kept.matrix(weight)) for weight in weights[:3]]
-    assert next(kept.matrix(weights[0])) is held[0]
-    next(kept.matrix(weights[3]))  # weight 1 goes
+    held = [first_of(kept.matrix(weight)) for weight in weights[:3]]
+    assert first_of(kept.matrix(weights[0])) is held[0]
+    first_of(kept.matrix(weights[3]))  # weight 1 goes
     assert kept.held_bytes == 3 * NUM_BYTES
-    assert next(kept.matrix(weights[0])) is held[0]
-    assert next(kept.matrix(weights[2])) is held[2]
-    assert next(kept.matrix(weights[1])) is not held[1]
+    assert first_of(kept.matrix(weights[0])) is held[0]
+    assert first_of(kept.matrix(weights[2])) is held[2]
+    assert first_of(kept.matrix(weights[1])) is not held[1]
 
 
 @pytest.mark.parametrize("budget_bytes", [0, NUM_BYTES - 1])
@@ -108,10 +112,10 @@ def test_a_kept_weight_lives_so_that_no_other_takes_its_identity() -> None:
     kept = DecodedWeights(NUM_BYTES)
     weight = normal(64, 96)
     alive = weakref.ref(weight)
-    next(kept.plain(weight))
+    first_of(kept.plain(weight))
     del weight
     gc.collect()
     assert alive() is not None
-    next(kept.plain(normal(64, 96, seed=1)))  # takes its place
+    first_of(kept.plain(normal(64, 96, seed=1)))  # takes its place
     gc.collect()
     assert alive() is None

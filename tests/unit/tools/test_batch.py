@@ -13,6 +13,7 @@ from flash41.tools.batch import Batch, BatchWish, Totals
 from flash41.tools.batch_output import partial_of
 from flash41.tools.batch_replies import text_reply
 from flash41.tools.batch_requests import chat_job, text_job
+from helpers.constrained import asks_for, of_object, tool
 from helpers.scripted import SAMPLER, scripted
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -147,6 +148,35 @@ def test_stop_strings_cut_both_kinds(llm: LLM, answers: Answers) -> None:
     assert choice_of(cut[0])["message"]["content"] == chat[: chat.index(chat[4:6])]
     assert choice_of(cut[1])["text"] == text[: text.index(text[4:6])]
     assert [choice_of(result)["finish_reason"] for result in cut] == ["stop", "stop"]
+
+
+def test_formats_and_required_tools_are_enforced_line_by_line(
+    llm: LLM, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = LLM(llm.directory, max_model_len=1024, max_num_seqs=3)
+    monkeypatch.setattr(llm, "plan", long.plan)
+    monkeypatch.setattr(llm, "engine", long.engine)
+    schema = of_object(a={"type": "boolean"}, b={"enum": ["x", 3]})
+    required = {**PLAIN, "tools": [tool("f", schema)], "tool_choice": "required", "parallel_tool_calls": False}
+    endless = {**of_object(a={"$ref": "#/$defs/x"}), "$defs": {"x": {"$ref": "#/$defs/x"}}}
+    calls = [
+        {**PLAIN, **asks_for(schema), "seed": 1, "max_tokens": 80},
+        {**required, "seed": 1, "max_tokens": 200},
+        {**PLAIN, "seed": 1, "max_tokens": 5},
+        {**PLAIN, **asks_for({"not": {}})},
+        {**PLAIN, **asks_for(endless), "max_tokens": 80},
+    ]
+    found = answers((CHAT, body) for body in calls)
+    content = json.loads(choice_of(found[0])["message"]["content"])
+    assert (set(content), content["a"] in (True, False), content["b"] in ("x", 3)) == ({"a", "b"}, True, True)
+    (call,) = choice_of(found[1])["message"]["tool_calls"]
+    assert call["function"]["name"] == "f"
+    assert set(json.loads(call["function"]["arguments"])) == {"a", "b"}
+    assert choice_of(found[1])["finish_reason"] == "tool_calls"
+    assert choice_of(found[2])["finish_reason"] == "length"
+    for refused, message in ((found[3], "Unimplemented keys"), (found[4], "constrained answer")):
+        assert refused["response"]["status_code"] == 400
+        assert message in refused["error"]["message"]
 
 
 def test_logprobs_are_given_where_asked(answers: Answers) -> None:

@@ -7,6 +7,7 @@ from flash41.tools.traces import trace
 from helpers.config_documents import release_config, tiny_config
 from helpers.golden_judge import CHECKPOINT
 from helpers.models import Models, second_config
+from helpers.picturing import drawn
 
 
 def test_they_are_the_points_of_a_trace_of_every_mode(models: Models) -> None:
@@ -58,3 +59,17 @@ def test_points_of_a_draft_need_a_draft() -> None:
         RequestError, match=r"got \['mtp3\.\*'\], expected .* to L39\.\* final\.\*, mtp<s>\.\* and draft\.\*$"
     ):
         check_points(("mtp3.*",), release_config(), draft=True)
+
+
+def test_pictures_add_the_points_of_the_tower(models: Models) -> None:
+    model = models(CHECKPOINT, Profile.FP32)
+    found = trace(model, [0, 511, 6, 7], pictures=[drawn(60, 45)])
+    names = {name.removeprefix("trace/") for name in found if name.startswith("trace/")}
+    assert names == point_names(tiny_config(), images=True)
+    assert names - point_names(tiny_config()) == {"vision.block0", "vision.block1", "vision.norm", "vision.aligner"}
+
+
+def test_points_of_the_tower_match_only_with_pictures() -> None:
+    check_points(("vision.*",), tiny_config(), images=True)
+    with pytest.raises(RequestError, match=r"points that match nothing: got \['vision.\*'\]"):
+        check_points(("vision.*",), tiny_config())

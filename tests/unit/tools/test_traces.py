@@ -12,8 +12,9 @@ from flash41.engine.load import LoadedModel, load_model
 from flash41.errors import RequestError
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.tools.traces import Only, Recorder, check_ids, split, trace
-from helpers.golden_judge import Array
+from helpers.golden_judge import CHECKPOINT, Array
 from helpers.models import Models
+from helpers.picturing import drawn
 
 IDS = tuple(np.random.default_rng(5).integers(3, 1000, 23).tolist())
 LARGE = 2**31
@@ -248,3 +249,55 @@ def test_a_traced_block_has_a_row_for_each_of_its_tokens_and_the_context_of_the_
             assert name == "logits" or len(values) == rows, name
         assert found["trace/draft.ids"].shape == found["trace/draft.confidence"].shape == (config.dspark.block_size,)
         assert np.array_equal(found["trace/draft.logits"].argmax(1), found["trace/draft.ids"])
+
+
+# Pictures.
+
+
+@pytest.fixture(scope="module")
+def golden_model(models: Models) -> LoadedModel:
+    return models(CHECKPOINT, Profile.FP32)
+
+
+def test_a_picture_is_described_beside_the_trace(golden_model: LoadedModel) -> None:
+    first, second = drawn(60, 45), drawn(200, 50)
+    found = trace(golden_model, [0, 511, 9, 511], points=("embed",), pictures=[first, second])
+    assert set(found) == {"logits", "trace/embed"} | {
+        f"image{number}/{name}" for number in (0, 1) for name in ("grid", "start", "types", "patches", "image.rows")
+    }
+    assert found["image0/grid"].tolist() == [98, 84, 6, 7, 2, 3, 10]
+    assert found["image1/grid"].tolist() == [210, 56, 4, 15, 2, 5, 14]
+    assert [found[f"image{number}/start"].tolist() for number in (0, 1)] == [[1], [12]]
+    assert found["image1/types"].tolist() == [0, *[1, 1, 1, 1, 1, 2] * 2, 3]
+    assert found["image1/patches"].shape == (60, 588)
+    for number, start, length in ((0, 1, 10), (1, 12, 14)):
+        assert np.array_equal(found["trace/embed"][start : start + length], found[f"image{number}/image.rows"])
+
+
+def test_points_of_the_tower_are_those_of_the_last_picture(golden_model: LoadedModel) -> None:
+    first, second = drawn(60, 45), drawn(200, 50)
+    both = trace(golden_model, [511, 511], points=("vision.*",), pictures=[first, second])
+    alone = trace(golden_model, [511], points=("vision.*",), pictures=[second])
+    assert both["trace/vision.norm"].shape == (60, 64)
+    for name in ("block0", "block1", "norm", "aligner"):
+        assert np.array_equal(both[f"trace/vision.{name}"], alone[f"trace/vision.{name}"])
+
+
+def test_progress_counts_the_positions_of_pictures(golden_model: LoadedModel) -> None:
+    seen: list[tuple[int, int]] = []
+    trace(
+        golden_model,
+        [0, 511],
+        [6],
+        points=(),
+        progress=lambda *done: seen.append(done),
+        pictures=[drawn(60, 45)],
+    )
+    assert seen == [(6, 11), (11, 11)]
+
+
+def test_placeholders_without_their_pictures_are_refused(golden_model: LoadedModel) -> None:
+    with pytest.raises(
+        RequestError, match=r"placeholders of images \(id 511\): got 0, expected one for each of 1 images"
+    ):
+        trace(golden_model, [0, 5], pictures=[drawn(60, 45)])

@@ -4,13 +4,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from flash41.checkpoint.reader import MappedShards
 from flash41.config.run import PoolDtype, PoolFormat, Profile
 from flash41.errors import CapacityError, ConfigError, Flash41Error, KernelError, RequestError
 from flash41.tools.traces import trace
 from flash41.tools.tracing import TraceWish, save_trace
-from helpers.golden_judge import Array
+from helpers.golden_judge import CHECKPOINT, Array
+from helpers.image_files import encoded, pattern
 from helpers.models import Models
 
 IDS = (0, 5, 300, 7, 5, 300, 7, 42)
@@ -45,7 +47,7 @@ def test_the_file_holds_what_the_trace_gives(
     models: Models,
     default_directory: Path,
 ) -> None:
-    wish = TraceWish(ids=IDS, **values)
+    wish = TraceWish(ids=IDS, backend="reference", **values)
     count = save_trace(default_directory, wish, tmp_path / "out.npz", force=False)
     expected = trace(models(default_directory, profile, pool), IDS, points=wish.points, draft=wish.draft)
     found = saved(tmp_path / "out.npz")
@@ -88,6 +90,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"ids": ()}, RequestError, r"token ids: got \[\], expected at least one"),
         ({"ids": (0, 1024)}, RequestError, r"token ids: got \[1024\], expected integers from 0 to 1023"),
+        ({"ids": (3,) * (2**20 + 1)}, RequestError, r"number of token ids: got 1048577, expected at most .* 1048576"),
         ({"chunks": (2, 0)}, RequestError, r"chunks: got \[2, 0\], expected lengths of at least 1"),
         ({"profile": "exact"}, ConfigError, r"profile: got 'exact', expected one of vendor, atom, fp32, demo"),
         ({"kv_cache_dtype": "fp8"}, ConfigError, r"kv_cache_dtype: got 'fp8', expected 'bf16' or 'fp4'"),
@@ -141,6 +144,53 @@ def test_a_folder_that_refuses_files_is_named_before_a_weight_is_read(
     monkeypatch.setattr("os.access", lambda path, _: Path(path) != tmp_path)
     with pytest.raises(RequestError, match=r"output folder: got '.*', expected an existing folder that can be written"):
         save_trace(default_directory, WISH, tmp_path / "out.npz", force=False)
+
+
+def test_images_are_read_from_files_and_kept_in_order(tmp_path: Path) -> None:
+    for name, size in (("a.png", (60, 45)), ("b.jpg", (200, 50))):
+        Image.fromarray(pattern(*size)).save(tmp_path / name)
+    wish = TraceWish(ids=(0, 511, 5, 511), points=("embed",), images=(tmp_path / "a.png", tmp_path / "b.jpg"))
+    assert save_trace(CHECKPOINT, wish, tmp_path / "out.npz", force=False) == 1
+    found = saved(tmp_path / "out.npz")
+    assert found["logits"].shape == (1 + 10 + 1 + 14, 512)
+    assert [found[f"image{number}/start"].tolist() for number in (0, 1)] == [[1], [12]]
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    ("content", "ids", "error", "message"),
+    [
+        (None, (511,), RequestError, r"image .*picture: got .*No such file.*, expected a file that can be read"),
+        (b"<svg/>", (511,), RequestError, r"picture: image: got .*, expected one of png, jpeg, webp and gif"),
+        (b"", (511,), RequestError, r"picture: image: got 'no bytes'"),
+        (encoded(pattern(60, 45)), (0,), RequestError, r"placeholders of images \(id 511\): got 0, expected one"),
+        (encoded(pattern(60, 45)), (511, 511), RequestError, r"placeholders of images \(id 511\): got 2"),
+        (encoded(pattern(60, 45)), (*[3] * (2**20 - 9), 511), RequestError, r"number of token ids: got 1048577"),
+    ],
+    ids=["missing", "svg", "empty", "no placeholder", "two placeholders", "too long"],
+)
+def test_an_image_is_refused_before_a_weight_is_read(
+    content: bytes | None, ids: tuple[int, ...], error: type[Flash41Error], message: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "picture").write_bytes(content)
+    wish = TraceWish(ids=ids, images=(tmp_path / "picture",))
+    with pytest.raises(error, match=message):
+        save_trace(CHECKPOINT, wish, tmp_path / "out.npz", force=False)
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_the_tower_is_opened_only_for_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    tensor = MappedShards.tensor
+
+    def noted(shards: MappedShards, name: str) -> torch.Tensor:
+        read.append(name)
+        return tensor(shards, name)
+
+    monkeypatch.setattr(MappedShards, "tensor", noted)
+    save_trace(CHECKPOINT, TraceWish(ids=(0, 511), points=()), tmp_path / "out.npz", force=False)
+    assert not any(name.startswith(("vision.", "aligner.", "image_")) for name in read)
 
 
 def test_a_directory_without_a_checkpoint_is_named(tmp_path: Path) -> None:

@@ -20,7 +20,12 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a.double(), b.double())
 
 
-def mean_square(x: Tensor) -> Tensor:
-    """FP64 mean of squares over the last dim, kept as a dim of one."""
+def inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """FP64 (mean(x^2) + eps)^(-1/2) over the last dim, kept as a dim of one."""
     wide = x.double()
-    return (wide * wide).mean(-1, keepdim=True)
+    return (wide * wide).sum(-1, keepdim=True).div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
+def stored(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """FP64 rounded to FP32 and then to `dtype`: torch takes the step over FP32 itself on the way to BF16."""
+    return x.to(dtype)

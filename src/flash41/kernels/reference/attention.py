@@ -38,9 +38,9 @@ def sparse_attention(q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sin
 
 
 def _attend(q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float) -> Tensor:
-    maximum = torch.full(q.shape[:2], EMPTY_MAXIMUM)
-    denominator = torch.zeros(q.shape[:2])
-    total = torch.zeros(q.shape)
+    if index.shape[1] == 0:
+        return torch.zeros_like(q)
+    folded: tuple[Tensor, Tensor, Tensor] | None = None
     wide = q.double()
     for first in range(0, index.shape[1], KEYS_PER_BLOCK):
         block = index[:, first : first + KEYS_PER_BLOCK]
@@ -48,11 +48,18 @@ def _attend(q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor
         # An unused entry may name any row, so its key is cleared: 0 * NaN would carry a stranger's NaN into this query.
         keys = rows[block.clamp(min=0)].double().masked_fill_(hidden.unsqueeze(2), 0.0)
         logits = (matmul(wide, keys.transpose(1, 2)).float() * scale).masked_fill(hidden.unsqueeze(1), -torch.inf)
-        new_maximum = torch.maximum(maximum, logits.amax(-1))
-        probabilities = (logits - new_maximum.unsqueeze(-1)).double().exp().float()
-        correction = (maximum - new_maximum).double().exp().float()
-        denominator = denominator * correction + probabilities.double().sum(-1).float()
-        total = total * correction.unsqueeze(-1) + matmul(probabilities.to(q.dtype), keys).float()
-        maximum = new_maximum
-    denominator = denominator + (sink - maximum).double().exp().float()
+        maximum = logits.amax(-1).clamp_(min=EMPTY_MAXIMUM)
+        if folded is not None:
+            maximum = torch.maximum(maximum, folded[0])
+        probabilities = (logits - maximum.unsqueeze(-1)).double().exp_().float()
+        denominator = probabilities.double().sum(-1).float()
+        total = matmul(probabilities.to(q.dtype), keys).float()
+        if folded is not None:
+            correction = (folded[0] - maximum).double().exp_().float()
+            denominator = folded[1] * correction + denominator
+            total = folded[2] * correction.unsqueeze(-1) + total
+        folded = maximum, denominator, total
+    assert folded is not None, "a list has at least one block"
+    maximum, denominator, total = folded
+    denominator = denominator + (sink - maximum).double().exp_().float()
     return (total / denominator.unsqueeze(-1)).to(q.dtype)

@@ -10,6 +10,7 @@ from flash41.kernels.reference.compress import pool_group
 from flash41.kernels.reference.decoded import DEFAULT_BUDGET_BYTES, DecodedWeights
 from flash41.kernels.reference.engram import engram_apply, engram_gate
 from flash41.kernels.reference.expert import experts
+from flash41.kernels.reference.full_attention import full_attention
 from flash41.kernels.reference.index import (
     candidate_blocks,
     index_scores,
@@ -22,6 +23,7 @@ from flash41.kernels.reference.mhc import mhc_apply, mhc_collapse, mhc_mixes
 from flash41.kernels.reference.norm import rms_norm
 from flash41.kernels.reference.rope import rotate
 from flash41.kernels.reference.router import route
+from flash41.numerics.scaled import fake_fp4_16, fake_fp4_32, fake_fp8_32
 
 
 class ReferenceKernels:
@@ -33,10 +35,14 @@ class ReferenceKernels:
     name = "reference"
 
     rms_norm = staticmethod(rms_norm)
+    fake_fp8_32 = staticmethod(fake_fp8_32)
+    fake_fp4_32 = staticmethod(fake_fp4_32)
+    fake_fp4_16 = staticmethod(fake_fp4_16)
     rotate = staticmethod(rotate)
     mhc_collapse = staticmethod(mhc_collapse)
     mhc_apply = staticmethod(mhc_apply)
     sparse_attention = staticmethod(sparse_attention)
+    full_attention = staticmethod(full_attention)
     pool_group = staticmethod(pool_group)
     index_scores = staticmethod(index_scores)
     index_scores_bf16_chain = staticmethod(index_scores_bf16_chain)

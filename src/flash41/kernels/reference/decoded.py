@@ -6,7 +6,7 @@ larger than a band is never kept: it is decoded band by band at every use.  Keep
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -33,41 +33,65 @@ class DecodedWeights:
         # Sources are kept beside their result: while they live, their identity names nothing else.
         self._kept: OrderedDict[Key, tuple[tuple[Quantized | Tensor, ...], Tensor]] = OrderedDict()
 
-    def blocks(self, *weights: Quantized) -> Iterator[Tensor]:
+    def blocks(self, *weights: Quantized) -> Iterable[Tensor]:
         """FP64 [K / 32, 32, n] of scaled weights [N, K] stacked along N, in bands of output rows."""
+        kept = self._find("blocks", weights)
+        if kept is not None:
+            return (kept,)
         if sum(weight.shape[0] for weight in weights) * weights[0].shape[1] <= ELEMENTS_PER_BAND:
-            yield self._keep("blocks", weights, lambda: torch.cat([_blocks(weight) for weight in weights], -1))
-            return
-        for weight in weights:
-            yield from (_blocks(part) for part in _bands(weight))
+            return (self._keep("blocks", weights, torch.cat([_blocks(weight) for weight in weights], -1)),)
+        return (_blocks(part) for weight in weights for part in _bands(weight))
 
-    def matrix(self, weight: Quantized) -> Iterator[Tensor]:
+    def matrix(self, weight: Quantized) -> Iterable[Tensor]:
         """FP64 [K, n] of a scaled weight [N, K], in bands of output rows."""
+        kept = self._find("matrix", (weight,))
+        if kept is not None:
+            return (kept,)
         bands = _bands(weight)
         if len(bands) == 1:
-            yield self._keep("matrix", (weight,), lambda: weight.dequantize(torch.float64).t())
-            return
-        yield from (part.dequantize(torch.float64).t() for part in bands)
+            return (self._keep("matrix", (weight,), weight.dequantize(torch.float64).t()),)
+        return (part.dequantize(torch.float64).t() for part in bands)
 
-    def plain(self, weight: Tensor) -> Iterator[Tensor]:
+    def groups(self, *weights: Quantized) -> Iterable[Tensor]:
+        """FP64 [groups, K, n] of scaled weights [N, K] of one shape, in bands of their output rows."""
+        kept = self._find("groups", weights)
+        if kept is not None:
+            return (kept,)
+        num_rows, width = weights[0].shape
+        step = max(GROUP, ELEMENTS_PER_BAND // (len(weights) * width) // GROUP * GROUP)
+        if step >= num_rows:
+            return (self._keep("groups", weights, _stack(weights, 0, num_rows)),)
+        return (_stack(weights, first, min(first + step, num_rows)) for first in range(0, num_rows, step))
+
+    def plain(self, weight: Tensor) -> Iterable[Tensor]:
         """FP64 transpose [..., K, n] of an unscaled weight [..., N, K], in bands of output rows."""
+        kept = self._find("plain", (weight,))
+        if kept is not None:
+            return (kept,)
         if weight.numel() <= ELEMENTS_PER_BAND:
-            yield self._keep("plain", (weight,), lambda: weight.double().mT)
-            return
+            return (self._keep("plain", (weight,), weight.double().mT),)
         step = max(1, ELEMENTS_PER_BAND * weight.shape[-2] // weight.numel())
-        yield from (part.double().mT for part in weight.split(step, dim=-2))
+        return (part.double().mT for part in weight.split(step, dim=-2))
 
-    def _keep(self, kind: str, sources: tuple[Quantized | Tensor, ...], decode: Callable[[], Tensor]) -> Tensor:
-        key: Key = (kind, *(id(source) for source in sources))
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key][1]
-        decoded = decode()
-        self._kept[key] = (sources, decoded)
+    def _find(self, kind: str, sources: tuple[Quantized | Tensor, ...]) -> Tensor | None:
+        """A decoded weight that is kept.  Looked up before anything else: a small model asks for nothing new."""
+        key: Key = (kind, *map(id, sources))
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        self._kept.move_to_end(key)
+        return found[1]
+
+    def _keep(self, kind: str, sources: tuple[Quantized | Tensor, ...], decoded: Tensor) -> Tensor:
+        self._kept[kind, *map(id, sources)] = (sources, decoded)
         self.held_bytes += decoded.nbytes
         while self.held_bytes > self.budget_bytes:
             self.held_bytes -= self._kept.popitem(last=False)[1][1].nbytes
         return decoded
+
+
+def _stack(weights: Sequence[Quantized], first: int, last: int) -> Tensor:
+    return torch.stack([weight.slice_rows(first, last).dequantize(torch.float64) for weight in weights]).mT
 
 
 def _bands(weight: Quantized) -> list[Quantized]:

@@ -13,7 +13,7 @@ A masked (image) position has gate 0 and passes bit for bit.  spec: engram.md se
 import torch
 from torch import Tensor
 
-from flash41.kernels.reference.arithmetic import mean_square
+from flash41.kernels.reference.arithmetic import inverse_rms
 
 DOT_FLOOR = 1e-6
 """Lower bound of |dot|: the gate is never exactly one half."""
@@ -23,7 +23,7 @@ def engram_gate(x: Tensor, key: Tensor, q_weight: Tensor, k_weight: Tensor, eps:
     """Gate FP32 [T, S]; x and key [T, S, D], gains [S, D]."""
     gain = q_weight.float() * k_weight.float()
     dot = (x.double() * gain.double() * key.double()).sum(-1)
-    statistics = (mean_square(x) + eps).rsqrt() * (mean_square(key) + eps).rsqrt()
+    statistics = inverse_rms(x, eps) * inverse_rms(key, eps)
     dot = dot * statistics.squeeze(-1) * x.shape[-1] ** -0.5
     return torch.copysign(dot.abs().clamp(min=DOT_FLOOR).sqrt(), dot).sigmoid().float()
 

@@ -9,6 +9,7 @@ The work is done in three sweeps, gate and up, activation, down, over "visits": 
 the visits of an expert lie together, so that its bytes are read once.  spec: moe.md sections 2 and 3.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -43,11 +44,11 @@ def _visits(ids: Tensor, weights: Tensor) -> _Visits:
     # A stable sort by expert keeps the rows of one expert in order.
     flat = ids.flatten()
     order = flat.argsort(stable=True)
-    expert_ids, lengths = flat[order].unique_consecutive(return_counts=True)
+    visitors = sorted(Counter(flat.tolist()).items())
     rows = order.div(ids.shape[1], rounding_mode="floor")
     return _Visits(
-        expert_ids=expert_ids.tolist(),
-        lengths=lengths.tolist(),
+        expert_ids=[expert_id for expert_id, _ in visitors],
+        lengths=[count for _, count in visitors],
         rows=rows,
         weights=weights.flatten()[order].unsqueeze(1),
     )
@@ -73,16 +74,18 @@ def experts(
     lengths = [*visits.lengths, num_rows]
     rows = torch.cat((visits.rows, torch.arange(num_rows)))
     weight = torch.cat((visits.weights, torch.ones(num_rows, 1)))
-    inputs = (round_fp8_32(x) if quantize_input else x)[rows].split(lengths)
+    inputs = (round_fp8_32(x) if quantize_input else x)[rows].split_with_sizes(lengths)
     projected = [_gate_up(part, w, quantize_input, decoded) for part, w in zip(inputs, chosen, strict=True)]
     gate, up = torch.cat(projected).to(x.dtype).chunk(2, -1)
     activation = swiglu(gate, up, limit, weight).to(x.dtype)
-    middle = (round_fp8_32(activation) if quantize_input else activation).split(lengths)
+    middle = (round_fp8_32(activation) if quantize_input else activation).split_with_sizes(lengths)
     outputs = [_down(part, w, quantize_input, decoded) for part, w in zip(middle, chosen, strict=True)]
     stored = torch.cat(outputs).to(x.dtype)
-    routed, alone = stored.split((len(visits.rows), num_rows))
+    routed, alone = stored.split_with_sizes((len(visits.rows), num_rows))
     total = torch.zeros(x.shape, dtype=torch.float32)
-    for part, output in zip(visits.rows.split(visits.lengths), routed.float().split(visits.lengths), strict=True):
+    for part, output in zip(
+        visits.rows.split_with_sizes(visits.lengths), routed.float().split_with_sizes(visits.lengths), strict=True
+    ):
         total.index_add_(0, part, output)  # a row is named once per expert: one addition, no order to choose
     return total, alone
 

@@ -5,11 +5,12 @@
 spec: number-formats.md sections 6 (GEMM contract) and 8 (what runs unquantised).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from flash41.kernels.reference.arithmetic import stored
 from flash41.kernels.reference.decoded import GROUP, DecodedWeights
 from flash41.numerics.scaled import Quantized, round_fp8_32
 
@@ -26,16 +27,16 @@ def scaled_linear(x: Tensor, weight: Quantized, decoded: DecodedWeights) -> Tens
 def scaled_linears(x: Tensor, weights: Sequence[Quantized], decoded: DecodedWeights) -> list[Tensor]:
     """`scaled_linear` of one input with several weights: the input is quantised once."""
     product = block_product(round_fp8_32(x), decoded.blocks(*weights)).to(x.dtype)
-    return list(product.split([weight.shape[0] for weight in weights], -1))
+    return list(product.split_with_sizes([weight.shape[0] for weight in weights], -1))
 
 
-def block_product(rounded: Tensor, bands: Iterator[Tensor]) -> Tensor:
-    """FP32 [..., N] of an input on the FP8/32 grid [..., K] and bands of decoded weights [K / 32, 32, n].
+def block_product(rounded: Tensor, bands: Iterable[Tensor]) -> Tensor:
+    """FP32 [..., N] of an FP64 input on the FP8/32 grid [..., K] and bands of decoded weights [K / 32, 32, n].
 
     Power-of-two scales are folded into both operands, which is exact; so is the FP64 sum of 32 products.
     """
     lead, width = rounded.shape[:-1], rounded.shape[-1]
-    left = rounded.double().view(-1, width // GROUP, GROUP).transpose(0, 1)
+    left = rounded.view(-1, width // GROUP, GROUP).transpose(0, 1)
     outputs = [_block_sums(left, band) for band in bands]
     result = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
     return result.view(*lead, -1)
@@ -51,20 +52,20 @@ def _block_sums(left: Tensor, right: Tensor) -> Tensor:
 
 def dequantized_linear(x: Tensor, weight: Quantized, decoded: DecodedWeights) -> Tensor:
     """Product with the exact dequantised weight and an input as it is: profile `fp32`; output in x's dtype."""
-    return _joined(x.double(), decoded.matrix(weight)).to(x.dtype)
+    return _joined(x.double(), decoded.matrix(weight), x.dtype)
 
 
 def linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype, decoded: DecodedWeights) -> Tensor:
     """BF16 or FP32 weight [N, K]: FP64 accumulation, rounded once to FP32 and then to `out_dtype`."""
-    return _joined(x.double(), decoded.plain(weight)).to(out_dtype)
+    return _joined(x.double(), decoded.plain(weight), out_dtype)
 
 
-def _joined(x: Tensor, bands: Iterator[Tensor]) -> Tensor:
-    outputs = [torch.matmul(x, band).float() for band in bands]
+def _joined(x: Tensor, bands: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
+    outputs = [stored(torch.matmul(x, band), dtype) for band in bands]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
 
-def grouped_linear(x: Tensor, weight: Tensor, decoded: DecodedWeights) -> Tensor:
-    """Block-diagonal product: x [T, groups, K], weight [groups, N, K] -> [T, groups, N] in x's dtype."""
+def grouped_linear(x: Tensor, weights: Sequence[Quantized], decoded: DecodedWeights) -> Tensor:
+    """Block-diagonal product: x [T, groups, K] and a weight [N, K] per group -> [T, groups, N] in x's dtype."""
     left = x.double().transpose(0, 1)
-    return _joined(left, decoded.plain(weight)).transpose(0, 1).to(x.dtype)
+    return _joined(left, decoded.groups(*weights), x.dtype).transpose(0, 1)

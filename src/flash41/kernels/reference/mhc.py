@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flash41.kernels.reference.arithmetic import mean_square
+from flash41.kernels.reference.arithmetic import inverse_rms, stored
 from flash41.kernels.reference.decoded import DecodedWeights
 from flash41.kernels.reference.linear import linear
 
@@ -35,14 +35,13 @@ def mhc_mixes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Coefficients of one sub-layer from the streams x [T, S, D]: pre [T, S], post [T, S], comb [T, S, S], FP32."""
     num_rows, streams = x.shape[0], x.shape[1]
-    flat = x.reshape(num_rows, -1)
-    factor = (mean_square(flat) + norm_eps).rsqrt_().float()
-    mixed = linear(flat, fn, torch.float32, decoded) * factor
-    gates, comb = mixed[:, : 2 * streams], mixed[:, 2 * streams :]
-    gates = (gates.view(-1, 2, streams) * scale[:2, None] + base[: 2 * streams].view(2, streams)).double().sigmoid_()
+    flat = x.reshape(num_rows, -1).double()
+    mixed = linear(flat, fn, torch.float32, decoded).mul_(inverse_rms(flat, norm_eps).float())
+    gates, comb = mixed.view(num_rows, 2 + streams, streams).split_with_sizes((2, streams), 1)
+    base = base.view(2 + streams, streams)
+    gates = (gates * scale[:2, None]).add_(base[:2]).double().sigmoid_()
     pre, post = gates.float().unbind(1)
-    comb = (comb * scale[2] + base[2 * streams :]).view(num_rows, streams, streams)
-    return pre + hc_eps, post * 2.0, sinkhorn(comb, iterations, hc_eps)
+    return pre + hc_eps, post * 2.0, sinkhorn((comb * scale[2]).add_(base[2:]), iterations, hc_eps)
 
 
 def sinkhorn(logits: Tensor, iterations: int, hc_eps: float) -> Tensor:
@@ -65,7 +64,7 @@ def sinkhorn(logits: Tensor, iterations: int, hc_eps: float) -> Tensor:
 
 def mhc_collapse(x: Tensor, pre: Tensor) -> Tensor:
     """U [T, D] = sum_j pre_j x_j, FP32 sum, stored in x's dtype."""
-    return torch.bmm(pre.double().unsqueeze(1), x.double()).squeeze(1).float().to(x.dtype)
+    return stored(torch.bmm(pre.double().unsqueeze(1), x.double()).squeeze(1), x.dtype)
 
 
 def mhc_apply(x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
@@ -73,4 +72,4 @@ def mhc_apply(x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     # One product over the streams and y together: post is one more row of coefficients.
     coefficients = torch.cat((comb.double(), post.double().unsqueeze(1)), 1).transpose(1, 2)
     values = torch.cat((x.double(), y.double().unsqueeze(1)), 1)
-    return torch.bmm(coefficients, values).float().to(x.dtype)
+    return stored(torch.bmm(coefficients, values), x.dtype)

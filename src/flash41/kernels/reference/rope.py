@@ -17,7 +17,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Tensor
     even, odd = tail[..., 0::2], tail[..., 1::2]
     shape = (x.shape[0], *([1] * (x.dim() - 2)), cos.shape[-1])
     cos, sin = cos.view(shape), (-sin if inverse else sin).view(shape)
-    a, b = even.float(), odd.float()
+    wide = tail.float()
+    a, b = wide[..., 0::2], wide[..., 1::2]
     real, imaginary = a * cos - b * sin, a * sin + b * cos  # both before either is stored: a and b may be views
     even.copy_(real)
     odd.copy_(imaginary)

@@ -1,0 +1,134 @@
+"""`flash41 serve`: the model behind HTTP."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flash41.cli import options
+
+Host = Annotated[str, typer.Option("--host", help="Address to listen at.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen at; 0 takes a free one.")]
+ApiKeyFile = Annotated[
+    Path | None, typer.Option("--api-key-file", metavar="F", help="File of API keys, one a line. [default: no key]")
+]
+AllowedHosts = Annotated[
+    list[str] | None, typer.Option("--allowed-host", metavar="NAME", help="Host name to answer to; may be repeated.")
+]
+AllowedOrigins = Annotated[
+    list[str] | None,
+    typer.Option("--allowed-origin", metavar="URL", help="Origin whose pages may call; may be repeated."),
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--served-model-name", metavar="NAME", help="Name of the model; may be repeated."),
+]
+DefaultMode = Annotated[
+    str, typer.Option("--default-mode", metavar="thinking|chat", help="Mode of a request that does not say.")
+]
+HostedSampling = Annotated[
+    bool, typer.Option("--hosted-sampling", help="Clamp temperature and top_p as the hosted service does.")
+]
+MaxWaiting = Annotated[int, typer.Option("--max-waiting", min=0, help="Answers that may wait; more get status 429.")]
+RequestTimeout = Annotated[float, typer.Option("--request-timeout", min=0.001, help="Longest request in seconds.")]
+MaxBody = Annotated[str, typer.Option("--max-body", metavar="BYTES", help="Largest body of a request.")]
+Grace = Annotated[float, typer.Option("--grace", min=0.0, help="Seconds for open answers when told to stop.")]
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LogJson = Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")]
+
+
+def serve(
+    model: options.Model = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    api_key_file: ApiKeyFile = None,
+    allowed_host: AllowedHosts = None,
+    allowed_origin: AllowedOrigins = None,
+    served_model_name: Names = None,
+    default_mode: DefaultMode = "thinking",
+    hosted_sampling: HostedSampling = False,
+    max_waiting: MaxWaiting = 256,
+    request_timeout: RequestTimeout = 3600.0,
+    max_body: MaxBody = "32M",
+    grace: Grace = 30.0,
+    log_json: LogJson = False,
+    profile: options.Profile = "vendor",
+    kv_cache_dtype: options.KvCacheDtype = None,
+    index_cache_dtype: options.IndexCacheDtype = None,
+    max_model_len: options.MaxModelLen = None,
+    max_num_seqs: options.MaxNumSeqs = 8,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
+    block_size: options.BlockSize = None,
+    memory: options.Memory = None,
+    prefix_cache: options.PrefixCache = True,
+    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
+    decoder_replay: options.DecoderReplay = False,
+    prefix_replay: options.PrefixReplay = False,
+    backend: options.Backend = "auto",
+    threads: options.Threads = None,
+) -> None:
+    """Serve the model over HTTP, to clients of the OpenAI and Anthropic protocols.
+
+    Listens at this machine only, unless --host says otherwise. Ends with status 0 on SIGTERM or Ctrl-C, when open
+    answers are finished.
+    """
+    if default_mode not in ("thinking", "chat"):
+        raise typer.BadParameter(f"got {default_mode!r}, expected thinking or chat", param_hint="--default-mode")
+    memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
+    _set_up_log(log_json)
+    from flash41.chat.conversation import MODEL_NAME
+    from flash41.engine.llm import LLM
+    from flash41.server import run
+    from flash41.server.security import read_keys
+    from flash41.server.settings import ServerSettings
+
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        api_keys=() if api_key_file is None else read_keys(api_key_file),
+        allowed_hosts=tuple(allowed_host or ()),
+        allowed_origins=tuple(allowed_origin or ()),
+        thinks_by_default=default_mode == "thinking",
+        hosted_sampling=hosted_sampling,
+        max_waiting=max_waiting,
+        request_timeout_seconds=request_timeout,
+        max_body_bytes=options.num_bytes(max_body, "--max-body"),
+        grace_seconds=grace,
+    )
+    llm = LLM(
+        model,
+        profile=profile,
+        kv_cache_dtype=kv_cache_dtype,
+        index_cache_dtype=index_cache_dtype,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        block_size=block_size,
+        memory_bytes=memory_bytes,
+        prefix_cache=prefix_cache,
+        state_image_interval=state_image_interval,
+        decoder_replay=decoder_replay,
+        prefix_replay=prefix_replay,
+        backend=backend,
+        threads=threads,
+    )
+    for choice in llm.plan.choices:
+        typer.echo(str(choice))
+    if not settings.api_keys and host not in LOOPBACK:
+        typer.echo(f"note: whoever reaches {host} may use this server; --api-key-file asks for a key")
+    raise typer.Exit(run.serve(llm, served_model_name or [MODEL_NAME], settings, _announce))
+
+
+def _set_up_log(as_json: bool) -> None:
+    """One line per request and per decision to standard error; the plan is printed instead of logged."""
+    import logging
+
+    from flash41.server.logs import handler
+
+    logging.basicConfig(level=logging.INFO, handlers=[handler(as_json=as_json)])
+    for name in ("uvicorn", "flash41.engine"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _announce(url: str) -> None:
+    typer.echo(f"listening at {url}")

@@ -1,0 +1,129 @@
+"""Operations about which rows or experts are read, through the compiled library: scores, selections, attention, router.
+
+Logits, denominators and dots are FP32, sums of index scores over heads FP64; the blocks of attention are those of the
+reference.  What the library cannot take goes to the reference backend.
+"""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from flash41.kernels.cpu.library import DTYPES, Attention, Library
+from flash41.kernels.reference.backend import ReferenceKernels
+
+MOST_ENTRIES = 1 << 32
+"""Rows a selection can number."""
+
+
+class ListOperations:
+    """Attention, indexer and router of one library."""
+
+    def __init__(self, library: Library, reference: ReferenceKernels) -> None:
+        self._library = library
+        self._reference = reference
+
+    def sparse_attention(
+        self, q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float
+    ) -> Tensor:
+        """See `Kernels.sparse_attention`."""
+        if q.dtype not in DTYPES or rows.dtype is not q.dtype or sink.dtype is not torch.float32:
+            return self._reference.sparse_attention(q, rows, index, counts, sink, scale)
+        q, rows, counts, sink = q.contiguous(), rows.contiguous(), counts.contiguous(), sink.contiguous()
+        if index.stride(-1) != 1:
+            index = index.contiguous()
+        out = torch.empty_like(q)
+        job = Attention(
+            q=q.data_ptr(),
+            keys=rows.data_ptr(),
+            index=index.data_ptr(),
+            counts=counts.data_ptr(),
+            sink=sink.data_ptr(),
+            out=out.data_ptr(),
+            rows=q.shape[0],
+            heads=q.shape[1],
+            width=q.shape[2],
+            length=index.shape[1],
+            index_stride=index.stride(0),
+            dtype=DTYPES[q.dtype],
+            scale=scale,
+        )
+        self._library.call("attention", ctypes.byref(job))
+        return out
+
+    def index_scores(self, q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+        """See `Kernels.index_scores`."""
+        if q.dtype not in DTYPES or keys.dtype is not q.dtype or weights.dtype is not torch.float32:
+            return self._reference.index_scores(q, keys, weights)
+        requests, length, heads, width = q.shape
+        num_keys, row = keys.shape[1], keys.stride(1)
+        q, weights = q.contiguous(), weights.contiguous()
+        # A plane is read where it lies: requests may be whole rows apart, as where a pool has room for more rows.
+        key_rows = keys.stride(0) // width
+        if keys.stride(2) != 1 or row != width or keys.stride(0) % width:
+            keys, key_rows = keys.contiguous(), num_keys
+        scores = torch.empty(requests, length, num_keys)
+        self._library.call(
+            "index_scores",
+            q.data_ptr(),
+            keys.data_ptr(),
+            weights.data_ptr(),
+            scores.data_ptr(),
+            requests,
+            length,
+            heads,
+            width,
+            num_keys,
+            key_rows,
+            DTYPES[q.dtype],
+        )
+        return scores
+
+    def select_rows(self, scores: Tensor, allowed: Tensor, topk: int) -> Tensor:
+        """See `Kernels.select_rows`."""
+        if scores.dtype is not torch.float32 or scores.shape[1] >= MOST_ENTRIES:
+            return self._reference.select_rows(scores, allowed, topk)
+        scores, allowed = scores.contiguous(), allowed.contiguous()
+        out = torch.empty(len(scores), topk, dtype=torch.int64)
+        self._library.call("select_rows", scores.data_ptr(), allowed.data_ptr(), *scores.shape, topk, out.data_ptr())
+        return out
+
+    def candidate_blocks(self, scores: Tensor, visible: Tensor, num_blocks: int, block_size: int) -> Tensor:
+        """See `Kernels.candidate_blocks`."""
+        if scores.dtype is not torch.float32 or scores.shape[1] >= MOST_ENTRIES:
+            return self._reference.candidate_blocks(scores, visible, num_blocks, block_size)
+        scores, visible = scores.contiguous(), visible.contiguous()
+        count = min(num_blocks, -(-scores.shape[1] // block_size))
+        out = torch.empty(len(scores), count, dtype=torch.int64)
+        self._library.call(
+            "candidate_blocks",
+            scores.data_ptr(),
+            visible.data_ptr(),
+            *scores.shape,
+            count,
+            block_size,
+            out.data_ptr(),
+        )
+        return out
+
+    def route(self, logits: Tensor, bias: Tensor, topk: int, route_scale: float) -> tuple[Tensor, Tensor]:
+        """See `Kernels.route`."""
+        if logits.dtype is not torch.float32 or bias.dtype is not torch.float32:
+            return self._reference.route(logits, bias, topk, route_scale)
+        logits, bias = logits.contiguous(), bias.contiguous()
+        num_rows, num_experts = logits.shape
+        ids = torch.empty(num_rows, topk, dtype=torch.int64)
+        weights = torch.empty(num_rows, topk)
+        self._library.call(
+            "route",
+            logits.data_ptr(),
+            bias.data_ptr(),
+            num_experts if bias.dim() == 2 else 0,
+            num_rows,
+            num_experts,
+            topk,
+            route_scale,
+            ids.data_ptr(),
+            weights.data_ptr(),
+        )
+        return ids, weights

@@ -1,0 +1,197 @@
+"""Operations that treat rows one by one, through the compiled library.
+
+Sums of squares and of Engram dots are FP64, coefficients of hyper-connections too (products and FP32 sums aside);
+everything else is the FP32 arithmetic of the reference, rounded once.  What the library cannot take goes to the
+reference backend.
+"""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from flash41.kernels.cpu.library import DTYPES, Library, Mixes
+from flash41.kernels.cpu.products import rows_of
+from flash41.kernels.cpu.weights import PLAIN_FORMATS, plain_matrix
+from flash41.kernels.reference.backend import ReferenceKernels
+
+MOST_STREAMS = 8
+"""Residual streams for which the library has room."""
+
+FP8_32 = 0
+FP4_32 = 1
+FP4_16 = 2
+"""Kinds of fake quantisation."""
+
+CHANNELS = {FP8_32: 32, FP4_32: 32, FP4_16: 16}
+
+
+class RowOperations:
+    """Norm, rotation, pooling, hyper-connections, Engram and fake quantisation of one library."""
+
+    def __init__(self, library: Library, reference: ReferenceKernels) -> None:
+        self._library = library
+        self._reference = reference
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `Kernels.rms_norm`."""
+        if not {x.dtype, weight.dtype} <= DTYPES.keys():
+            return self._reference.rms_norm(x, weight, eps)
+        flat, weight = x.reshape(-1, x.shape[-1]).contiguous(), weight.contiguous()
+        out = torch.empty_like(flat)
+        self._library.call(
+            "rms_norm", ctypes.byref(rows_of(flat)), weight.data_ptr(), DTYPES[weight.dtype], eps, out.data_ptr()
+        )
+        return out.view(x.shape)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Tensor:
+        """See `Kernels.rotate`."""
+        if x.dtype not in DTYPES or cos.dtype is not torch.float32 or sin.dtype is not torch.float32:
+            return self._reference.rotate(x, cos, sin, inverse)
+        x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
+        out = torch.empty_like(x)
+        num_rows, width = x.shape[0], x.shape[-1]
+        heads = x.numel() // (num_rows * width) if num_rows else 0
+        self._library.call(
+            "rotate",
+            x.data_ptr(),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            inverse,
+            out.data_ptr(),
+            num_rows,
+            heads,
+            width,
+            cos.shape[-1],
+            DTYPES[x.dtype],
+        )
+        return out
+
+    def pool_group(self, values: Tensor, scores: Tensor) -> Tensor:
+        """See `Kernels.pool_group`."""
+        values, scores = values.contiguous(), scores.contiguous()
+        num_rows, ratio, width = values.shape
+        out = torch.empty(num_rows, width)
+        self._library.call("pool_group", values.data_ptr(), scores.data_ptr(), out.data_ptr(), num_rows, ratio, width)
+        return out
+
+    def fake_fp8_32(self, x: Tensor) -> Tensor:
+        """See `Kernels.fake_fp8_32`."""
+        return self._fake(x, FP8_32)
+
+    def fake_fp4_32(self, x: Tensor) -> Tensor:
+        """See `Kernels.fake_fp4_32`."""
+        return self._fake(x, FP4_32)
+
+    def fake_fp4_16(self, x: Tensor) -> Tensor:
+        """See `Kernels.fake_fp4_16`."""
+        return self._fake(x, FP4_16)
+
+    def _fake(self, x: Tensor, kind: int) -> Tensor:
+        width = x.shape[-1]
+        if x.dtype not in DTYPES or width == 0 or width % CHANNELS[kind]:
+            reference = self._reference
+            return (reference.fake_fp8_32, reference.fake_fp4_32, reference.fake_fp4_16)[kind](x)
+        flat = x.reshape(-1, width).contiguous()
+        out = torch.empty_like(flat)
+        self._library.call("fake_quantize", ctypes.byref(rows_of(flat)), kind, out.data_ptr())
+        return out.view(x.shape)
+
+    def mhc_mixes(
+        self, x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, iterations: int, hc_eps: float, norm_eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Kernels.mhc_mixes`."""
+        num_rows, streams, width = x.shape
+        if x.dtype not in DTYPES or fn.dtype not in PLAIN_FORMATS or streams > MOST_STREAMS or fn.stride(-1) != 1:
+            return self._reference.mhc_mixes(x, fn, base, scale, iterations, hc_eps, norm_eps)
+        x, base, scale = x.contiguous(), base.contiguous(), scale.contiguous()
+        pre, post = torch.empty(num_rows, streams), torch.empty(num_rows, streams)
+        comb = torch.empty(num_rows, streams, streams)
+        job = Mixes(
+            x=x.data_ptr(),
+            fn=ctypes.pointer(plain_matrix(fn)),
+            base=base.data_ptr(),
+            scale=scale.data_ptr(),
+            pre=pre.data_ptr(),
+            post=post.data_ptr(),
+            comb=comb.data_ptr(),
+            rows=num_rows,
+            streams=streams,
+            width=width,
+            dtype=DTYPES[x.dtype],
+            iterations=iterations,
+            hc_eps=hc_eps,
+            norm_eps=norm_eps,
+        )
+        self._library.call("mixes", ctypes.byref(job))
+        return pre, post, comb
+
+    def mhc_collapse(self, x: Tensor, pre: Tensor) -> Tensor:
+        """See `Kernels.mhc_collapse`."""
+        num_rows, streams, width = x.shape
+        if x.dtype not in DTYPES or streams > MOST_STREAMS:
+            return self._reference.mhc_collapse(x, pre)
+        x, pre, out = x.contiguous(), pre.contiguous(), x.new_empty(num_rows, width)
+        self._library.call(
+            "collapse", x.data_ptr(), pre.data_ptr(), out.data_ptr(), num_rows, streams, width, DTYPES[x.dtype]
+        )
+        return out
+
+    def mhc_apply(self, x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+        """See `Kernels.mhc_apply`."""
+        num_rows, streams, width = x.shape
+        if x.dtype not in DTYPES or y.dtype is not x.dtype or streams > MOST_STREAMS:
+            return self._reference.mhc_apply(x, y, post, comb)
+        x, y, post, comb = x.contiguous(), y.contiguous(), post.contiguous(), comb.contiguous()
+        out = torch.empty_like(x)
+        self._library.call(
+            "apply",
+            x.data_ptr(),
+            y.data_ptr(),
+            post.data_ptr(),
+            comb.data_ptr(),
+            out.data_ptr(),
+            num_rows,
+            streams,
+            width,
+            DTYPES[x.dtype],
+        )
+        return out
+
+    def engram_gate(self, x: Tensor, key: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> Tensor:
+        """See `Kernels.engram_gate`."""
+        if not {x.dtype, q_weight.dtype, k_weight.dtype} <= DTYPES.keys() or key.dtype is not x.dtype:
+            return self._reference.engram_gate(x, key, q_weight, k_weight, eps)
+        x, key, q_weight, k_weight = x.contiguous(), key.contiguous(), q_weight.contiguous(), k_weight.contiguous()
+        gate = torch.empty(x.shape[:2])
+        self._library.call(
+            "engram_gate",
+            x.data_ptr(),
+            key.data_ptr(),
+            q_weight.data_ptr(),
+            k_weight.data_ptr(),
+            DTYPES[x.dtype],
+            DTYPES[q_weight.dtype],
+            DTYPES[k_weight.dtype],
+            eps,
+            *x.shape,
+            gate.data_ptr(),
+        )
+        return gate
+
+    def engram_apply(self, x: Tensor, gate: Tensor, value: Tensor) -> Tensor:
+        """See `Kernels.engram_apply`."""
+        if x.dtype not in DTYPES or value.dtype is not x.dtype:
+            return self._reference.engram_apply(x, gate, value)
+        x, gate, value = x.contiguous(), gate.contiguous(), value.contiguous()
+        out = torch.empty_like(x)
+        self._library.call(
+            "engram_apply",
+            x.data_ptr(),
+            gate.data_ptr(),
+            value.data_ptr(),
+            out.data_ptr(),
+            *x.shape,
+            DTYPES[x.dtype],
+        )
+        return out

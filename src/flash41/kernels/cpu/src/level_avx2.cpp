@@ -1,0 +1,3 @@
+// x86-64 with AVX2, FMA and F16C.
+#include "vec_avx2.h"
+#include "library.h"

@@ -1,0 +1,3 @@
+// Any CPU.
+#include "vec_portable.h"
+#include "library.h"

@@ -1,0 +1,188 @@
+"""What the HTTP side needs of an engine, and nothing more: jobs in, tokens out, figures to show.
+
+    job ──► Service.submit ──► Generation ──take()──► [GeneratedToken, ...]
+                                   └──close()──► the engine forgets the job
+
+`EngineThread` is the service that computes, `ScriptedService` one that plays a script, for tests without a model.
+Everything here lives on the event loop that submits; a service that computes elsewhere hands its tokens over.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from flash41.chat.conversation import ChatCodec
+from flash41.engine.request import Constraint, FinishReason, SamplingParams, StopWatcher
+from flash41.engine.scheduler import SampledToken
+from flash41.engine.stats import EngineStats
+from flash41.errors import Flash41Error
+
+
+class GenerationError(Flash41Error):
+    """The engine could not finish a request; the message is for the log, not for the client."""
+
+
+class GenerationTimeoutError(GenerationError):
+    """A request took longer than it may."""
+
+
+class EngineStoppedError(GenerationError):
+    """The engine was told to stop, or is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What is served."""
+
+    names: tuple[str, ...]
+    """Names that requests may use; replies use the first."""
+    max_model_len: int
+    """Positions of one request, prompt and answer together."""
+    max_num_seqs: int
+    """Requests that are computed side by side."""
+    vocab_size: int
+    """Token ids are below this."""
+    bos_token_id: int
+    """Stands in front of raw prompts."""
+    eos_token_id: int
+    """Ends an answer."""
+    choices: tuple[str, ...] = ()
+    """What was decided at the start, with reasons."""
+    approximate: tuple[str, ...] = ()
+    """Options with which answers are approximate; told with every answer."""
+
+
+class AnswerConstraint(Constraint, Protocol):
+    """Restricts the tokens of one answer, and knows whether it could to the end."""
+
+    def check(self) -> None:
+        """Raises RequestError if it broke the answer off."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One answer to compute."""
+
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    """The seed in effect: the asked one, or one that was drawn."""
+    watcher: StopWatcher | None = None
+    """Ends the answer at a stop string."""
+    constraint: AnswerConstraint | None = None
+    """Restricts its tokens."""
+    salt: bytes = b""
+    """Requests of different salts share no cached prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedToken:
+    """One token of an answer."""
+
+    token: SampledToken
+    finish_reason: FinishReason | None
+    """Set on the last token."""
+    num_cached_tokens: int = 0
+    """Tokens of the prompt that were not computed again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStats:
+    """Figures of an engine at one moment; counters run from its start."""
+
+    engine: EngineStats
+    """What the engine holds and has reused."""
+    num_steps: int = 0
+    num_failed_steps: int = 0
+    num_finished: int = 0
+    """Answers that ended by themselves."""
+    num_generated_tokens: int = 0
+    step_seconds: float = 0.0
+    """Time spent in steps."""
+    taken: float = 0.0
+    """When these figures were taken, `time.monotonic()`."""
+
+    @property
+    def num_used_pages(self) -> int:
+        """Pages that requests in flight hold."""
+        return self.engine.num_pages - self.engine.num_free_pages - self.engine.num_kept_pages
+
+
+class Generation:
+    """The tokens of one job as they come."""
+
+    def __init__(self, abort: Callable[[], None]) -> None:
+        self._abort = abort
+        self._pending: list[GeneratedToken] = []
+        self._failure: Flash41Error | None = None
+        self._news = asyncio.Event()
+        self._is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the engine knows nothing of this job any more."""
+        return self._is_over
+
+    async def take(self) -> Sequence[GeneratedToken]:
+        """All tokens that came since the last call, at least one; raises the failure that ended the job."""
+        await self._news.wait()
+        if self._pending:
+            taken, self._pending = self._pending, []
+            if self._failure is None:
+                self._news.clear()
+            return taken
+        assert self._failure is not None, "news without tokens or failure"
+        raise self._failure
+
+    def deliver(self, token: GeneratedToken) -> None:
+        """Takes a token from the service."""
+        self._is_over = self._is_over or token.finish_reason is not None
+        self._pending.append(token)
+        self._news.set()
+
+    def fail(self, failure: Flash41Error) -> None:
+        """Takes the news that no token will follow; of a finished job that is nothing new."""
+        if not self._is_over:
+            self._is_over, self._failure = True, failure
+            self._news.set()
+
+    def expire(self, failure: Flash41Error) -> None:
+        """Gives the job up and tells whoever waits for it; of a finished one there is nothing to give up."""
+        if not self._is_over:
+            self._abort()
+            self.fail(failure)
+
+    def close(self) -> None:
+        """Gives the job up; of a finished one there is nothing to give up."""
+        if not self._is_over:
+            self._is_over = True
+            self._abort()
+
+
+class Service(Protocol):
+    """An engine, seen from HTTP."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What is served."""
+        ...
+
+    @property
+    def codec(self) -> ChatCodec:
+        """Renders conversations and reads answers."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a job would be computed."""
+        ...
+
+    def submit(self, job: Job) -> Generation:
+        """Queues a job; raises EngineStoppedError when the engine is gone."""
+        ...
+
+    def stats(self) -> ServiceStats:
+        """Figures of the last step."""
+        ...

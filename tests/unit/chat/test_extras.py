@@ -1,0 +1,119 @@
+from typing import Any
+
+import pytest
+
+from flash41.chat.conversation import ChatCodec
+from flash41.chat.extras import split
+from flash41.chat.parsing import DeltaKind
+from flash41.chat.protocols import Protocol
+from flash41.errors import RequestError
+
+TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
+ASK = {"messages": [{"role": "user", "content": "h"}], "max_tokens": 9, "thinking": {"type": "disabled"}}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "parallel"),
+    [
+        (Protocol.CHAT, {}, True),
+        (Protocol.CHAT, {"parallel_tool_calls": False}, False),
+        (Protocol.RESPONSES, {"parallel_tool_calls": False}, False),
+        (Protocol.MESSAGES, {"tool_choice": {"type": "auto"}}, True),
+        (Protocol.MESSAGES, {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}, False),
+    ],
+)
+def test_every_protocol_can_ask_for_one_call_only(protocol: Protocol, body: dict[str, Any], parallel: bool) -> None:
+    assert split(body, protocol)[1].parallel_tool_calls is parallel
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "left", "effort"),
+    [
+        (Protocol.CHAT, {"reasoning_effort": 7, "a": 1}, {"a": 1}, 7),
+        (Protocol.CHAT, {"reasoning_effort": "low"}, {"reasoning_effort": "low"}, None),
+        (Protocol.RESPONSES, {"reasoning": {"effort": 7, "b": 2}}, {"reasoning": {"b": 2}}, 7),
+        (Protocol.RESPONSES, {"reasoning": None}, {"reasoning": None}, None),
+        (Protocol.MESSAGES, {"output_config": {"effort": 100}}, {"output_config": {}}, 100),
+    ],
+)
+def test_a_number_is_taken_out_of_its_place(
+    protocol: Protocol, body: dict[str, Any], left: dict[str, Any], effort: int | None
+) -> None:
+    given = dict(body)
+    found, extras = split(body, protocol)
+    assert (found, extras.effort) == (left, effort)
+    assert body == given, "the caller's body stays as it is"
+
+
+@pytest.mark.parametrize("effort", [0, 101, True, 1.5, {}, []])
+def test_an_effort_that_is_no_number_from_1_to_100_is_refused(effort: object) -> None:
+    with pytest.raises(RequestError, match="from 1 to 100"):
+        split({"reasoning_effort": effort}, Protocol.CHAT)
+
+
+def test_any_tool_in_messages_is_the_one_tool_there_is(default_codec: ChatCodec) -> None:
+    asked = {**ASK, "tools": TOOLS, "tool_choice": {"type": "any"}}
+    conversation = default_codec.convert(asked, protocol=Protocol.MESSAGES)
+    assert conversation.request.conversation.tool_choice == "required"
+    assert default_codec.render(conversation).text.endswith("<｜DSML｜ calls>\n")
+
+
+@pytest.mark.parametrize("tools", [[], None, [*TOOLS, {"name": "g", "input_schema": {}}], "f", [5]])
+def test_any_of_several_tools_is_refused_rather_than_not_enforced(default_codec: ChatCodec, tools: object) -> None:
+    with pytest.raises(RequestError, match="exactly one"):
+        default_codec.convert({**ASK, "tools": tools, "tool_choice": {"type": "any"}}, protocol=Protocol.MESSAGES)
+
+
+def test_any_tool_is_refused_while_thinking(default_codec: ChatCodec) -> None:
+    asked = {**ASK, "thinking": {"type": "enabled"}, "tools": TOOLS, "tool_choice": {"type": "any"}}
+    with pytest.raises(RequestError, match="Thinking mode does not support"):
+        default_codec.convert(asked, protocol=Protocol.MESSAGES)
+
+
+@pytest.mark.parametrize("thinking", ["enabled", "disabled"])
+def test_a_quick_instruction_stands_in_place_of_the_header(default_codec: ChatCodec, thinking: str) -> None:
+    messages = [{"role": "user", "content": "classify me", "task": "query"}]
+    conversation = default_codec.convert({"messages": messages, "thinking": {"type": thinking}})
+    prompt = default_codec.encode(conversation)
+    assert prompt.text.endswith("<｜User｜>classify me<｜query｜>")
+    assert prompt.ids[-1] == default_codec.tokenizer.id_of("<｜query｜>")
+    assert not conversation.starts_in_reasoning
+
+
+@pytest.mark.parametrize(("thinking", "mark"), [("enabled", "<think>"), ("disabled", "</think>")])
+def test_an_action_keeps_the_header(default_codec: ChatCodec, thinking: str, mark: str) -> None:
+    messages = [{"role": "user", "content": "search?", "task": "action"}]
+    conversation = default_codec.convert({"messages": messages, "thinking": {"type": thinking}, "reasoning_effort": 7})
+    assert default_codec.encode(conversation).text.endswith(f"search?<｜Assistant｜>{mark}<｜action｜>")
+
+
+def test_the_answer_to_a_quick_instruction_is_content(default_codec: ChatCodec) -> None:
+    conversation = default_codec.convert({"messages": [{"role": "user", "content": "x", "task": "title"}]})
+    reply = default_codec.reply(conversation, name="a", model="m", created=1, keeps=True)
+    reply.begin(3, 0)
+    parser = default_codec.parser(conversation)
+    ids = default_codec.tokenizer.encode("A title")
+    deltas = [delta for token_id in ids for delta in parser.push(token_id)]
+    for token_id in ids:
+        reply.push(token_id)
+    reply.finish("stop")
+    found = reply.body()
+    assert found["choices"][0]["message"]["content"] == "A title"
+    assert found["usage"]["completion_tokens"] == len(ids)
+    assert "".join(delta.text for delta in deltas if delta.kind is DeltaKind.CONTENT) == "A title"
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([{"role": "user", "content": "x", "task": "sing"}], "action, query"),
+        ([{"role": "user", "content": "x", "task": 5}], "action, query"),
+        ([{"role": "user", "content": "x", "task": "title"}, {"role": "user", "content": "y"}], "the last one"),
+        ([{"role": "system", "content": "x", "task": "title"}], "from the user"),
+    ],
+)
+def test_a_task_that_cannot_be_rendered_is_refused(
+    default_codec: ChatCodec, messages: list[dict[str, Any]], words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        default_codec.convert({"messages": messages})

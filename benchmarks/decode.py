@@ -1,12 +1,12 @@
-"""Decode speed of the embedded default with the reference kernels: one request alone, and eight together.
+"""Decode speed of the embedded default, with the reference kernels unless told: one request alone, and eight together.
 
-    python benchmarks/decode.py [--quick] [--tokens N] [--rounds N] [--threads N]
+    python benchmarks/decode.py [--quick] [--tokens N] [--rounds N] [--threads N] [--backend NAME]
 
 prints JSON lines, one per measurement and a last one that joins them:
 
     {"num_requests": 1, "num_tokens": 128, "seconds": 2.31, "tokens_per_second": 55.4}
     {"num_requests": 8, "num_tokens": 1024, "seconds": 5.12, "tokens_per_second": 200.0}
-    {"one": 55.4, "eight": 200.0, "ratio": 3.61, "rounds": 3, "threads": 1, "version": "0.1.0", "torch": "2.13.0"}
+    {"one": 55.4, "eight": 200.0, "ratio": 3.61, "rounds": 3, "backend": "reference", "threads": 1, "version": ...}
 
 All prompts are read in the first step and every request decodes in every later one, so the time from the first token
 to the last is decoding alone; `num_tokens` counts the tokens in it.  `ratio` is eight over one.  Both are measured in
@@ -69,10 +69,16 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, help="tokens of an answer behind its first")
     parser.add_argument("--rounds", type=int, help="measurements of each kind, of which the best counts")
     parser.add_argument("--threads", type=int, help="CPU threads; without it as `flash41 generate` does")
+    parser.add_argument("--backend", default="reference", help="kernels, as `flash41 generate --backend` names them")
     arguments = parser.parse_args()
     num_tokens, num_rounds = QUICK if arguments.quick else FULL
     num_tokens, num_rounds = arguments.tokens or num_tokens, arguments.rounds or num_rounds
-    llm = LLM(max_num_seqs=MANY, max_model_len=PROMPT_TOKENS + num_tokens + 1, threads=arguments.threads)
+    llm = LLM(
+        max_num_seqs=MANY,
+        max_model_len=PROMPT_TOKENS + num_tokens + 1,
+        threads=arguments.threads,
+        backend=arguments.backend,
+    )
     measure(llm, MANY, 2)  # reads the files and decodes the weights
     best = {1: 0.0, MANY: 0.0}
     for _ in range(num_rounds):
@@ -85,6 +91,7 @@ def main() -> None:
         "eight": round(best[MANY], 2),
         "ratio": round(best[MANY] / best[1], 3),
         "rounds": num_rounds,
+        "backend": arguments.backend,
         "threads": torch.get_num_threads(),
         "version": __version__,
         "torch": torch.__version__,

@@ -69,7 +69,7 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
         index_cache_dtype=wish.index_cache_dtype,
     )
     check(run, config)
-    check_points(wish.points, config, wish.draft)
+    check_points(wish.points, config, wish.draft, images=bool(pictures))
     if wish.threads is not None:
         torch.set_num_threads(wish.threads)
     model = load_model(

@@ -6,8 +6,8 @@
     parser    Conversation -> StreamParser: ids of the completion -> reasoning, content, tool calls
     reply     Conversation -> WireReply: ids of the completion -> chunks of the protocol the body came in
 
-The codec's rules are the hosted service's.  One rule is our own: an integer effort, which the codec refuses.  It is
-rendered at the default effort and its number is then replaced in the text, where only the renderer can have put it.
+The codec's rules are the hosted service's.  Our own are an integer effort, quick instructions and a context, which
+the codec refuses or reads over.  They are edits of its rendering, at places that only the renderer can have put there.
 
 Encoding follows the injection rule: a control span becomes its one id, everything between is plain text in base ids, so
 nothing that a user, a tool or a document writes can open or close a turn.
@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import deepseek_recipe as recipe
 
-from flash41.chat.edits import task_token, with_effort, with_task
+from flash41.chat.edits import Edits, edited, task_token
 from flash41.chat.extras import split
 from flash41.chat.parsing import StreamParser
 from flash41.chat.protocols import Counts, Identity, Protocol, WireReply, WireRequest, converted
@@ -81,16 +81,14 @@ class Conversation:
 
     request: recipe.ConversationRequest
     """The codec's record: messages, tools, parsing and inference options."""
-    effort: int | None
-    """A number that replaces the codec's own in the prompt; None leaves it."""
+    edits: Edits
+    """What the prompt has otherwise than the codec renders it."""
     protocol: Protocol = Protocol.CHAT
     """How the body travelled, and its replies will."""
     wire: WireRequest | None = None
     """What returns in replies, where a body was converted."""
     parallel_tool_calls: bool
     """Whether an answer may hold several calls; the codec does not look at it."""
-    task: str | None = None
-    """A quick instruction, whose answer has no reasoning; None for a usual turn."""
 
     @property
     def thinking(self) -> bool:
@@ -101,7 +99,7 @@ class Conversation:
     def parsing_options(self) -> recipe.ParsingOptions:
         """How completions are read."""
         options = self.request.parsing_options
-        if self.task is not None:
+        if self.edits.is_answered_task:
             options.thinking_initial_stage = None
         return options
 
@@ -198,24 +196,24 @@ class ChatCodec:
             raise RequestError(complaint("conversation text", got, "Unicode without lone surrogates")) from error
         except (recipe.ConversionError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RequestError(str(error)) from error
+        self._check_tasks(extras.edits)
         return Conversation(
             request=found.request,
-            effort=extras.effort,
+            edits=extras.edits,
             parallel_tool_calls=extras.parallel_tool_calls,
-            task=self._checked_task(extras.task),
             protocol=protocol,
             wire=found,
         )
 
     def render(self, conversation: Conversation) -> Rendering:
-        """The prompt's text and its control spans."""
+        """The prompt's text and its control spans; raises RequestError where a context leaves no prompt."""
         rendered = self._encoding.render_conversation(conversation.request.conversation)
-        text, spans = rendered.prompt, rendered.special_ranges
-        if conversation.effort is not None and conversation.thinking:
-            text, spans = with_effort(text, spans, conversation.effort)
-        if conversation.task is not None:
-            text, spans = with_task(text, spans, task_token(conversation.task))
-        return Rendering(text=text, control_spans=tuple(spans), images=tuple(rendered.image_sources))
+        edits, thinking = conversation.edits, conversation.thinking
+        text, spans = edited(rendered.prompt, rendered.special_ranges, edits, thinking=thinking)
+        placeholder = self._special_tokens.token(recipe.SpecialToken.Image)
+        num_images = sum(text[start:end] == placeholder for start, end in spans)
+        images = rendered.image_sources[len(rendered.image_sources) - num_images :]
+        return Rendering(text=text, control_spans=tuple(spans), images=tuple(images))
 
     def encode(self, conversation: Conversation) -> Prompt:
         """The prompt's ids: control spans by their one id, what lies between as plain text."""
@@ -251,10 +249,10 @@ class ChatCodec:
         """The tokenizer as the codec's own stream processor reads it."""
         return recipe.Tokenizer.from_str(self.tokenizer.document())
 
-    def _checked_task(self, task: str | None) -> str | None:
-        if task is not None and self.tokenizer.id_of(task_token(task)) is None:
-            raise RequestError(complaint("task", task, "one that this tokenizer has a token for"))
-        return task
+    def _check_tasks(self, edits: Edits) -> None:
+        lacking = {task.name for task in edits.tasks if self.tokenizer.id_of(task_token(task.name)) is None}
+        if lacking:
+            raise RequestError(complaint("task", sorted(lacking), "those that this tokenizer has a token for"))
 
     def _plain(self, text: str) -> list[int]:
         return self.tokenizer.encode(text) if text else []

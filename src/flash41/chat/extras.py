@@ -2,18 +2,20 @@
 
 - An effort as a number from 1 to 100; the codec knows levels only.
 - That an answer may hold one call only; the codec reads over it.
-- In Chat Completions, that the last user message is a quick instruction (`task`): its answer is a class, a title or an
-  action, without reasoning.  The codec reads over it; where it stands on an earlier message it is refused.
+- In Chat Completions, quick instructions (`task`) and messages that were processed before (`context`), which
+  `earlier.py` reads.  In other protocols a context is refused.
 - In Messages, that some tool must be called; the codec takes it for a wish.  With one tool it is that tool; a choice
   among several cannot be enforced there, and is refused.
 
-spec: chat.md sections 3, 4 and 6.
+spec: chat.md sections 3, 4, 6 and 7.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from flash41.chat.earlier import edits_of
+from flash41.chat.edits import Edits
 from flash41.chat.protocols import Protocol
 from flash41.errors import RequestError, complaint
 
@@ -23,20 +25,16 @@ EFFORT_PLACES = {
     Protocol.MESSAGES: ("output_config", "effort"),
 }
 """Where each protocol says how hard to think."""
-TASKS = ("action", "query", "authority", "domain", "title", "read_url")
-"""Quick instructions; each has a control token of its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
     """The extras of one body."""
 
-    effort: int | None
-    """The number; None where a level or nothing was said."""
     parallel_tool_calls: bool
     """Whether an answer may hold several calls."""
-    task: str | None = None
-    """The quick instruction, one of TASKS."""
+    edits: Edits
+    """What to change in the rendering of the body that is left."""
 
 
 def split(body: Mapping[str, Any], protocol: Protocol) -> tuple[dict[str, Any], Extras]:
@@ -47,27 +45,12 @@ def split(body: Mapping[str, Any], protocol: Protocol) -> tuple[dict[str, Any], 
         left.pop("parallel_tool_calls", None)
     if protocol is Protocol.MESSAGES:
         left = _with_named_tool(left)
-    task = _task(left) if protocol is Protocol.CHAT else None
-    return left, Extras(effort=effort, parallel_tool_calls=parallel, task=task)
-
-
-def _task(body: Mapping[str, Any]) -> str | None:
-    messages = body.get("messages")
-    if not isinstance(messages, list):
-        return None  # the codec says so
-    tasks = {
-        index: message["task"]
-        for index, message in enumerate(messages)
-        if isinstance(message, dict) and message.get("task") is not None
-    }
-    if not tasks:
-        return None
-    last = len(messages) - 1
-    if set(tasks) != {last} or messages[last].get("role") != "user":
-        raise RequestError(complaint("task: messages", sorted(tasks), f"the last one, {last}, from the user"))
-    if tasks[last] not in TASKS:
-        raise RequestError(complaint("task", tasks[last], ", ".join(TASKS)))
-    return str(tasks[last])
+    if protocol is not Protocol.CHAT:
+        if left.get("context") is not None:
+            raise RequestError(complaint("context", "a value", "none", "only Chat Completions take a context"))
+        return left, Extras(parallel_tool_calls=parallel, edits=Edits(effort=effort))
+    left, edits = edits_of(left)
+    return left, Extras(parallel_tool_calls=parallel, edits=replace(edits, effort=effort))
 
 
 def _parallel(body: Mapping[str, Any], protocol: Protocol) -> bool:

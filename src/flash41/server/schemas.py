@@ -53,6 +53,7 @@ class ChatBody(SamplingBody):
     """POST /v1/chat/completions."""
 
     messages: list[Object] = Field(min_length=1, description="The conversation.")
+    context: list[Object] | None = Field(default=None, description="Earlier messages, which the prompt leaves out.")
     n: int | None = Field(default=None, ge=1, le=LARGEST_NUM_CHOICES, description="Answers to compute.")
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
@@ -130,6 +131,7 @@ class TokenizeBody(Body):
     text: str | None = Field(default=None, description="Encoded as it stands, with nothing in front.")
     control: bool = Field(default=False, description="Whether the spelling of a control token becomes its id.")
     messages: list[Object] | None = Field(default=None, description="Rendered as Chat Completions does.")
+    context: list[Object] | None = Field(default=None, description="Earlier messages, which the ids leave out.")
     tools: list[Object] | None = None
     tool_choice: str | Object | None = None
     response_format: Object | None = None

@@ -4,7 +4,6 @@ import pytest
 
 from flash41.chat.conversation import ChatCodec
 from flash41.chat.extras import split
-from flash41.chat.parsing import DeltaKind
 from flash41.chat.protocols import Protocol
 from flash41.errors import RequestError
 
@@ -41,7 +40,7 @@ def test_a_number_is_taken_out_of_its_place(
 ) -> None:
     given = dict(body)
     found, extras = split(body, protocol)
-    assert (found, extras.effort) == (left, effort)
+    assert (found, extras.edits.effort) == (left, effort)
     assert body == given, "the caller's body stays as it is"
 
 
@@ -70,50 +69,9 @@ def test_any_tool_is_refused_while_thinking(default_codec: ChatCodec) -> None:
         default_codec.convert(asked, protocol=Protocol.MESSAGES)
 
 
-@pytest.mark.parametrize("thinking", ["enabled", "disabled"])
-def test_a_quick_instruction_stands_in_place_of_the_header(default_codec: ChatCodec, thinking: str) -> None:
-    messages = [{"role": "user", "content": "classify me", "task": "query"}]
-    conversation = default_codec.convert({"messages": messages, "thinking": {"type": thinking}})
-    prompt = default_codec.encode(conversation)
-    assert prompt.text.endswith("<｜User｜>classify me<｜query｜>")
-    assert prompt.ids[-1] == default_codec.tokenizer.id_of("<｜query｜>")
-    assert not conversation.starts_in_reasoning
-
-
-@pytest.mark.parametrize(("thinking", "mark"), [("enabled", "<think>"), ("disabled", "</think>")])
-def test_an_action_keeps_the_header(default_codec: ChatCodec, thinking: str, mark: str) -> None:
-    messages = [{"role": "user", "content": "search?", "task": "action"}]
-    conversation = default_codec.convert({"messages": messages, "thinking": {"type": thinking}, "reasoning_effort": 7})
-    assert default_codec.encode(conversation).text.endswith(f"search?<｜Assistant｜>{mark}<｜action｜>")
-
-
-def test_the_answer_to_a_quick_instruction_is_content(default_codec: ChatCodec) -> None:
-    conversation = default_codec.convert({"messages": [{"role": "user", "content": "x", "task": "title"}]})
-    reply = default_codec.reply(conversation, name="a", model="m", created=1, keeps=True)
-    reply.begin(3, 0)
-    parser = default_codec.parser(conversation)
-    ids = default_codec.tokenizer.encode("A title")
-    deltas = [delta for token_id in ids for delta in parser.push(token_id)]
-    for token_id in ids:
-        reply.push(token_id)
-    reply.finish("stop")
-    found = reply.body()
-    assert found["choices"][0]["message"]["content"] == "A title"
-    assert found["usage"]["completion_tokens"] == len(ids)
-    assert "".join(delta.text for delta in deltas if delta.kind is DeltaKind.CONTENT) == "A title"
-
-
-@pytest.mark.parametrize(
-    ("messages", "words"),
-    [
-        ([{"role": "user", "content": "x", "task": "sing"}], "action, query"),
-        ([{"role": "user", "content": "x", "task": 5}], "action, query"),
-        ([{"role": "user", "content": "x", "task": "title"}, {"role": "user", "content": "y"}], "the last one"),
-        ([{"role": "system", "content": "x", "task": "title"}], "from the user"),
-    ],
-)
-def test_a_task_that_cannot_be_rendered_is_refused(
-    default_codec: ChatCodec, messages: list[dict[str, Any]], words: str
-) -> None:
-    with pytest.raises(RequestError, match=words):
-        default_codec.convert({"messages": messages})
+@pytest.mark.parametrize("protocol", [Protocol.RESPONSES, Protocol.MESSAGES])
+def test_other_protocols_refuse_a_context(default_codec: ChatCodec, protocol: Protocol) -> None:
+    body = {**ASK, "input": "h", "context": [{"role": "user", "content": "x"}]}
+    with pytest.raises(RequestError, match="only Chat Completions"):
+        default_codec.convert(body, protocol=protocol)
+    default_codec.convert({**body, "context": None}, protocol=protocol)

@@ -18,7 +18,7 @@ from flash41.cache.geometry import pool_geometry
 from flash41.cache.geometry_rules import smallest_block_size
 from flash41.cache.paged import PagedStore
 from flash41.cache.placement import placement
-from flash41.config.run import PoolDtype, Profile
+from flash41.config.run import Draft, DraftAccept, PoolDtype, Profile
 from flash41.engine.load import LoadedModel
 from flash41.engine.plan import PlannedSpan
 from flash41.model.draft_heads import Drafts
@@ -192,6 +192,14 @@ def paged(model: LoadedModel, num_slots: int) -> Paged:
         placement=places,
         block_size=block_size,
         num_pages=places.num_pages,
+        num_images=0,
+        image_interval=block_size,
+        prefix_cache=False,
+        decoder_replay=False,
+        prefix_replay=False,
+        draft=Draft.ON,
+        draft_accept=DraftAccept.SHARED_NOISE,
+        draft_tokens=draft_tokens,
         max_num_seqs=num_slots,
         max_num_batched_tokens=64,
         max_model_len=LENGTH,

@@ -11,8 +11,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
-#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -49,7 +49,7 @@ class Pool {
       for (int64_t item = 0; item < items; ++item) task(context, item);
       return;
     }
-    grow(threads - 1);
+    threads = 1 + grow(threads - 1);
     job_ = {task, context, items};
     next_.store(0, std::memory_order_relaxed);
     busy_.store(threads - 1, std::memory_order_relaxed);
@@ -75,12 +75,18 @@ class Pool {
     }
   }
 
-  void grow(int count) {
+  // Makes workers until there are `count`; returns how many there are of these, fewer where the system gives no more.
+  int grow(int count) {
     for (int id = num_workers_; id < count; ++id) {
       uint64_t seen = turn_.load();
-      std::thread([this, id, seen] { serve(id, seen); }).detach();
+      try {
+        std::thread([this, id, seen] { serve(id, seen); }).detach();
+      } catch (const std::system_error&) {
+        break;
+      }
       ++num_workers_;
     }
+    return num_workers_ < count ? num_workers_ : count;
   }
 
   void serve(int id, uint64_t seen) {

@@ -93,6 +93,14 @@ def test_an_answer_is_shown_with_its_reasoning_folded_and_its_figures(browser: B
         expect(page.get_by_role("log", name="Conversation")).to_have_attribute("aria-live", "polite")
 
 
+def test_an_approximate_answer_says_so(browser: Browser, codec: ChatCodec) -> None:
+    script = Scripted(codec, model=facts(approximate=("decoder-replay",)))
+    with on_port(script.app) as url, opened(browser, url) as page:
+        ask(page, "hello")
+        ended(page)
+        expect(page.locator(".facts")).to_contain_text("approximate: decoder-replay")
+
+
 def test_text_appears_while_it_is_computed(browser: Browser, codec: ChatCodec) -> None:
     script = Scripted(codec, "</think>" + "word " * 400, playing={"token_seconds": 0.01})
     with on_port(script.app) as url, opened(browser, url) as page:

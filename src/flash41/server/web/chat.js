@@ -126,7 +126,10 @@ export class Chat {
       if (wasNear) this.follow();
     });
     try {
-      const onStart = (headers) => (answer.seed = headers.get("x-seed"));
+      const onStart = (headers) => {
+        answer.seed = headers.get("x-seed");
+        answer.approximate = headers.get("x-approximate");
+      };
       for await (const chunk of chat(body, signal, onStart)) {
         takeChunk(answer, chunk, performance.now());
         painter.request();

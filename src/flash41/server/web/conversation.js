@@ -12,6 +12,7 @@ export function newAnswer() {
     finish: null, // stop, length, tool_calls; "stopped" by the user; "error"
     error: null, // {message, status, code}
     seed: null,
+    approximate: null, // what makes it so, by name
     numTokens: 0,
     usage: null,
     started: performance.now(),

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 
 from flash41.config.run import Profile
+from flash41.model.draft_heads import Drafts
 from flash41.tools.points import draft_point_names
 from flash41.tools.traces import trace
 from helpers.drafting import DraftingFeeder, Turn, speculative
 from helpers.golden_judge import (
     CHECKPOINT,
+    CLOSE_MARGIN,
     Array,
     Case,
     Noise,
@@ -158,7 +161,7 @@ def test_a_traced_block_has_the_golden_dtypes_shapes_and_values(blocks: Blocks) 
             assert close_share(ours, theirs) >= 0.99, name
 
 
-def commits(models: Models, profile: Profile, length: int) -> Iterator[tuple[int, Turn, list[int], Array]]:
+def commits(models: Models, profile: Profile, length: int) -> Iterator[tuple[int, Turn, Drafts, Array]]:
     """(forced acceptance, verify step, drafts behind it, logits behind the next anchor) of one prompt."""
     golden = arrays_of(load_case("verify_accept_0_to_5"), f"{prefix(profile)}n{length}/")
     # One request for each number of drafts to accept, all in one batch: rows do not know each other.
@@ -171,7 +174,24 @@ def commits(models: Models, profile: Profile, length: int) -> Iterator[tuple[int
     behind = feeder.draft(last)
     after = feeder.feed({slot: [token] for slot, token in last.items()})
     for slot, turn in turns.items():
-        yield slot, turn, behind[slot].ids[0].tolist(), after[slot][0].numpy()
+        yield slot, turn, behind[slot], after[slot][0].numpy()
+
+
+def draft_faults(drafts: Drafts, golden: list[int]) -> list[str]:
+    """The first draft that is another one, unless the stages were undecided; those behind it continue another text."""
+    for place, (got, wanted) in enumerate(zip(drafts.ids[0].tolist(), golden, strict=True)):
+        if got != wanted:
+            margin = float(drafts.logits[0, place, got] - drafts.logits[0, place, wanted])
+            return [] if margin < CLOSE_MARGIN else [f"draft {place}: {got} for {wanted} at margin {margin:.3f}"]
+    return []
+
+
+def test_a_draft_that_is_another_one_without_a_tie_is_noticed() -> None:
+    logits = torch.zeros(1, 2, 4)
+    logits[0, 0, 1], logits[0, 1, 2], logits[0, 1, 3] = 5.0, 1.0, 0.95
+    drafts = Drafts(ids=torch.tensor([[1, 2]]), base_logits=logits, logits=logits, confidence=torch.zeros(1, 2))
+    assert draft_faults(drafts, [1, 2]) == draft_faults(drafts, [1, 3]) == []
+    assert draft_faults(drafts, [0, 2]) == ["draft 0: 1 for 0 at margin 5.000"]
 
 
 @pytest.mark.parametrize("length", VERIFIED)
@@ -183,7 +203,7 @@ def test_every_acceptance_from_0_to_5_commits_as_the_golden_one(length: int, mod
         assert turn.verdict.num_accepted == golden["accepted"][number]
         assert turn.verdict.tokens[-1] == golden["next_anchor"][number]
         assert turn.target == golden["target_argmax"][number].tolist()
-        assert behind == golden["next_drafts"][number].tolist(), number
+        assert behind.ids[0].tolist() == golden["next_drafts"][number].tolist(), number
         rows = number + 1  # of k accepted drafts have seen what those of five have
         assert relative_rows(turn.logits.numpy()[:rows], golden["verify_logits_k5"][:rows]).max() < SHARP
         after.append(logits)
@@ -193,7 +213,7 @@ def test_every_acceptance_from_0_to_5_commits_as_the_golden_one(length: int, mod
 @pytest.mark.parametrize("length", VERIFIED)
 def test_vendor_commits_the_same_but_where_the_target_is_undecided(length: int, models: Models) -> None:
     golden, noise = arrays_of(load_case("verify_accept_0_to_5"), f"n{length}/"), noise_of(length)
-    after, expected, agreeing = [], [], list[bool]()
+    after, expected = [], []
     for number, turn, behind, logits in commits(models, Profile.VENDOR, length):
         rows = number + 1
         target = golden["target_argmax"][number].tolist()[:rows]
@@ -202,12 +222,10 @@ def test_vendor_commits_the_same_but_where_the_target_is_undecided(length: int, 
         if turn.target[:rows] == target:
             assert turn.verdict.num_accepted == golden["accepted"][number]
             assert turn.verdict.tokens[-1] == golden["next_anchor"][number]
-            agreeing += [got == wanted for got, wanted in zip(behind, golden["next_drafts"][number], strict=True)]
+            assert draft_faults(behind, golden["next_drafts"][number].tolist()) == [], number
             after.append(logits)
             expected.append(golden["logits_after_commit"][number])
     assert len(after) >= 3
-    # Drafts are undecided as seldom as tokens; profile fp32 judges every one of them.
-    assert np.mean(agreeing) > 0.9
     assert not t2_faults(distance(np.stack(after), np.stack(expected)), noise, length)
 
 

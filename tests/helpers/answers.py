@@ -15,9 +15,10 @@ from flash41.cache.paged import PagedStore
 from flash41.cache.placement import placement
 from flash41.config.run import Draft, DraftAccept, Profile, RunWish
 from flash41.engine.engine import Engine
+from flash41.engine.events import SampledToken
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.load import LoadedModel
 from flash41.engine.request import Request, SamplingParams
-from flash41.engine.scheduler import SampledToken, SchedulerLimits
 from flash41.planning.resolve import RunPlan, resolve
 
 LONGEST, NUM_TOKENS, EOS = 12, 7, 1

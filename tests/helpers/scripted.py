@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from flash41.engine.events import SampledToken
 from flash41.engine.request import Request
-from flash41.engine.scheduler import SampledToken
 
 SAMPLER = "flash41.engine.engine.sample_step"
 """What a test replaces."""

@@ -16,12 +16,12 @@ import torch
 from flash41.config.run import Draft, DraftAccept
 from flash41.engine.drafting import Drafting
 from flash41.engine.engine import Engine
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.replay import Replay
 from flash41.engine.request import Request, SamplingParams
 from flash41.engine.reuse import ReuseLimits
 from flash41.engine.schedule import DraftSchedule
-from flash41.engine.scheduler import SchedulerLimits
 
 EOS, VOCAB = 1, 8
 WIDTH = 5

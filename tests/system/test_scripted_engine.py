@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flash41.config.run import Draft
 from flash41.engine.engine import Engine
+from flash41.engine.events import SampledToken, Verified
 from flash41.engine.request import FinishReason, Request
-from flash41.engine.scheduler import SampledToken, Verified
 from helpers.scripted_engine import (
     EOS,
     WIDTH,

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 
 from flash41.chat.conversation import ToolCall
+from flash41.engine.events import SampledToken, TokenEvent
 from flash41.engine.request import FinishReason, Request
-from flash41.engine.scheduler import SampledToken, TokenEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from flash41.config.run import DraftAccept
+from flash41.engine.events import SampledToken, Verified
 from flash41.engine.noise import acceptance_uniforms
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import Request
 from flash41.engine.runner import Runner
 from flash41.engine.sampler import check_numbers, noisy_token, processed, reported, sample, tempered
 from flash41.engine.schedule import DraftSchedule
-from flash41.engine.scheduler import SampledToken, Scheduler, Verified
+from flash41.engine.scheduler import Scheduler
 from flash41.engine.speculative import Verdict, equality, rejection
 
 Forced = Callable[[Request, Sequence[int]], Sequence[int]]

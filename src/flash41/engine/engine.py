@@ -8,18 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from flash41.engine.drafting import Drafting
+from flash41.engine.events import NOTHING_VERIFIED, SampledToken, TokenEvent, Verified
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import Request
 from flash41.engine.runner import Runner
 from flash41.engine.sampler import sample_step
-from flash41.engine.scheduler import (
-    NOTHING_VERIFIED,
-    SampledToken,
-    Scheduler,
-    SchedulerLimits,
-    TokenEvent,
-    Verified,
-)
+from flash41.engine.scheduler import Scheduler
 from flash41.engine.stats import EngineStats
 
 

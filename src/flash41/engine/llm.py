@@ -30,6 +30,7 @@ from flash41.config.names import named_wish
 from flash41.config.run import DEFAULT_IMAGE_INTERVAL, RunWish
 from flash41.engine.answers import Answer, Completion, StreamEvent
 from flash41.engine.load import load_model
+from flash41.engine.prompts import Prompt, as_params, as_prompts, check_ids, plain
 from flash41.engine.request import Constraint, FinishReason, Request, SamplingParams, StopWatcher
 from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
@@ -40,7 +41,6 @@ logger = logging.getLogger(__name__)
 THREADED_HIDDEN_SIZE = 1024
 """Below this width one thread computes: waking a second one costs more than it brings, above all on a busy machine."""
 
-Prompt = str | Sequence[int]
 Progress = Callable[[int, int], None]
 """Called with (answers finished, answers in all)."""
 
@@ -123,7 +123,7 @@ class LLM:
         """Ids of a raw prompt: BOS and the text's ids, or the given ids as they are."""
         if isinstance(prompt, str):
             return (self.config.tokens.bos, *self.tokenizer.encode_with_control(prompt))
-        return tuple(map(_plain, prompt))
+        return tuple(map(plain, prompt))
 
     def generate(
         self,
@@ -138,8 +138,8 @@ class LLM:
         A list of integers is one prompt, an empty list none.  A stop string ends an answer, whose text is cut before
         it.  Raises RequestError with the faults of all prompts before anything is computed.
         """
-        several, strings = _as_prompts(prompts), check_stop(stop)
-        requests = self._requests(several, _as_params(params, len(several)))
+        several, strings = as_prompts(prompts), check_stop(stop)
+        requests = self._requests(several, as_params(params, len(several)))
         watchers = [self.text_watcher(request.params, strings) for request in requests]
         for request, watcher in zip(requests, watchers, strict=True):
             request.stop_watcher = watcher
@@ -287,7 +287,7 @@ class LLM:
 
         Only requests with equal salts find each other's tokens in the prefix cache.
         """
-        self._check_ids(ids, params)
+        check_ids(ids, params, self.config.vocab_size)
         chosen = params.seed if seed is None else seed
         request = Request(
             request_id=self._next_id,
@@ -302,16 +302,6 @@ class LLM:
         self.engine.check(request)
         self._next_id += 1
         return request
-
-    def _check_ids(self, ids: Sequence[int], params: SamplingParams) -> None:
-        size, faults = self.config.vocab_size, []
-        given = {"token ids": ids, "logit_bias tokens": params.logit_bias, "stop_token_ids": params.stop_token_ids}
-        for name, tokens in given.items():
-            wrong = [token for token in tokens if not _is_integer(token) or not 0 <= token < size]
-            if wrong:
-                faults.append(complaint(name, wrong[:8], f"integers from 0 to {size - 1}"))
-        if faults:
-            raise RequestError(combined(faults))
 
     def _run(self, requests: Sequence[Request], progress: Progress | None) -> list[Answer]:
         """Finished answers to all requests, which are aborted together if anything fails."""
@@ -343,34 +333,3 @@ class LLM:
     def _close(self, answer: Answer) -> None:
         self.engine.abort(answer.request.request_id)
         del self._answers[answer.request.request_id]
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several: a text, ids, texts, or lists of ids; ids may be arrays of numpy or torch."""
-    if isinstance(prompts, str):
-        return [prompts]
-    expected = "one prompt, or a list of texts and lists of ids"
-    if not isinstance(_plain(prompts), Iterable) or isinstance(prompts, (bytes, Mapping)):
-        raise RequestError(complaint("prompts", prompts, expected))
-    items = [_plain(item) for item in _plain(prompts)]
-    is_prompt = [isinstance(item, (str, Sequence)) and not isinstance(item, bytes) for item in items]
-    if any(is_prompt) and not all(is_prompt):
-        raise RequestError(complaint("prompts", items[:8], expected))
-    return items if all(is_prompt) else [items]
-
-
-def _plain(value: Any) -> Any:
-    """Integers and lists in place of an array or a number of numpy or torch."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise RequestError(complaint("sampling parameters", len(params), f"one, or one per prompt ({count})"))
-    return list(params)

@@ -22,11 +22,11 @@ from flash41.config.architecture import ModelConfig
 from flash41.config.run import Draft, PoolFormat, Profile
 from flash41.engine.drafting import Drafting
 from flash41.engine.engine import Engine
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.replay import Replay
 from flash41.engine.reuse import ReuseLimits
 from flash41.engine.runner import Runner
 from flash41.engine.schedule import DraftSchedule
-from flash41.engine.scheduler import SchedulerLimits
 from flash41.engram.hashing import EngramHash, engram_hashes
 from flash41.engram.tables import EngramTable
 from flash41.engram.vocabulary import TokenMap

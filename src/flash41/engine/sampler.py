@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from flash41.engine.events import SampledToken
 from flash41.engine.noise import gumbel
 from flash41.engine.request import Request, SamplingParams
-from flash41.engine.scheduler import SampledToken
 from flash41.engine.speculative import shared_noise_token
 from flash41.errors import ProtocolError, complaint
 

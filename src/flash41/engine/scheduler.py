@@ -14,73 +14,16 @@ Integers only: the scheduler has never seen a tensor.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
 
 from flash41.cache.pages import PagePool, PageTable
+from flash41.engine.events import NOTHING_VERIFIED, SampledToken, TokenEvent, Verified
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.plan import PlannedSpan, StepPlan
-from flash41.engine.replay import NO_REPLAY, Replay
 from flash41.engine.request import FinishReason, Request
-from flash41.engine.reuse import PrefixReuse, ReuseLimits
+from flash41.engine.reuse import PrefixReuse
 from flash41.engine.running import Running
 from flash41.engine.stats import DraftCounters, EngineStats
 from flash41.errors import RequestError, complaint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerLimits:
-    """What one step and one engine can hold."""
-
-    max_num_seqs: int
-    """Requests in flight, one slot each."""
-    max_num_batched_tokens: int
-    """Rows of one step."""
-    max_model_len: int
-    """Positions of one request, prompt and answer together."""
-    look_back: int
-    """Token ids before a span that its n-grams reach."""
-    block_size: int = 256
-    """Tokens per page."""
-    num_pages: int | None = None
-    """Pages of the pool, at least those of one request; None is enough for all requests at full length."""
-    reuse: ReuseLimits | None = None
-    """What is kept for later requests; None keeps nothing."""
-    replay: Replay = NO_REPLAY
-    """What is computed again, or not at all, by approximation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledToken:
-    """The next token of one request."""
-
-    token_id: int
-    logprob: float | None = None
-    top_logprobs: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """What the rows of one request's drafts choose."""
-
-    tokens: tuple[SampledToken, ...]
-    """The accepted drafts and the token behind them, in order; at least one."""
-    num_accepted: int
-    """Drafts that are kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenEvent:
-    """One token of one request, or its end."""
-
-    request_id: int
-    token: SampledToken | None
-    """None when the request ended without a new token (abort)."""
-    finish_reason: FinishReason | None
-    """Set on the last event of a request."""
-
-
-NOTHING_VERIFIED: Mapping[int, Verified] = MappingProxyType({})
-"""Of a step without drafts."""
 
 
 class Scheduler:

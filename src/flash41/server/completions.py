@@ -13,8 +13,8 @@ from typing import Any
 from flash41.chat.protocols import WireEvent, compact
 from flash41.chat.stops import TextWatcher
 from flash41.chat.tokenizer import Tokenizer
+from flash41.engine.events import SampledToken
 from flash41.engine.request import SamplingParams
-from flash41.engine.scheduler import SampledToken
 from flash41.errors import Flash41Error, RequestError
 from flash41.server.api_errors import ApiError, refused
 from flash41.server.conversations import check_model, check_room, sampling

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flash41.chat.conversation import ChatCodec
+from flash41.engine.events import TokenEvent
 from flash41.engine.llm import LLM
 from flash41.engine.request import FinishReason, Request
-from flash41.engine.scheduler import TokenEvent
 from flash41.errors import Flash41Error, RequestError
 from flash41.server.service import (
     EngineStoppedError,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flash41.chat.conversation import ChatCodec
+from flash41.engine.events import SampledToken
 from flash41.engine.request import Constraint, FinishReason, SamplingParams, StopWatcher
-from flash41.engine.scheduler import SampledToken
 from flash41.engine.stats import EngineStats
 from flash41.errors import Flash41Error
 

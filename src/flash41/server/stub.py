@@ -12,8 +12,8 @@ from dataclasses import fields
 from typing import Any
 
 from flash41.chat.conversation import ChatCodec
+from flash41.engine.events import SampledToken
 from flash41.engine.request import FinishReason
-from flash41.engine.scheduler import SampledToken
 from flash41.engine.stats import EngineStats
 from flash41.server.service import (
     EngineStoppedError,

@@ -12,8 +12,8 @@ from flash41.chat.conversation import MODEL_NAME, ToolCall
 from flash41.chat.tokenizer import Tokenizer
 from flash41.chat.watching import ParsedAnswer
 from flash41.engine.answers import Answer
+from flash41.engine.events import SampledToken
 from flash41.engine.request import FinishReason, Request
-from flash41.engine.scheduler import SampledToken
 from flash41.tools.batch_requests import ChatJob, TextJob
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flash41.engine.drafting import Forced
+from flash41.engine.events import SampledToken
 from flash41.engine.llm import LLM
 from flash41.engine.request import Request, SamplingParams
-from flash41.engine.scheduler import SampledToken
 from flash41.errors import RequestError, complaint
 
 SEED = 41

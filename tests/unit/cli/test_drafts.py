@@ -9,7 +9,7 @@ import pytest
 
 from flash41.cli.drafts import draft_facts, draft_line
 from flash41.cli.main import run
-from flash41.engine.scheduler import SampledToken
+from flash41.engine.events import SampledToken
 from flash41.errors import ConfigError, RequestError
 from flash41.tools import draft_check as draft_check_module
 from flash41.tools.draft_check import Difference, DraftCheckWish, DraftRun

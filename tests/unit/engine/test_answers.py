@@ -2,8 +2,8 @@ import pytest
 
 from flash41.chat.conversation import ToolCall
 from flash41.engine.answers import Answer
+from flash41.engine.events import SampledToken, TokenEvent
 from flash41.engine.request import FinishReason, Request, SamplingParams
-from flash41.engine.scheduler import SampledToken, TokenEvent
 
 
 def answer(logprobs: int | None = None) -> Answer:

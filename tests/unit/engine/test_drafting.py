@@ -15,10 +15,10 @@ from flash41.config.run import DraftAccept
 from flash41.engine import speculative
 from flash41.engine.drafting import Drafting
 from flash41.engine.engine import Engine
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import FinishReason, Request, SamplingParams
 from flash41.engine.schedule import DraftSchedule
-from flash41.engine.scheduler import SchedulerLimits
 from flash41.errors import ProtocolError
 
 VOCAB, EOS, START = 6, 5, 4

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from flash41.config.run import Profile
 from flash41.engine.engine import Engine
+from flash41.engine.events import TokenEvent
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.load import LoadedModel
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import FinishReason, Request, SamplingParams
 from flash41.engine.runner import Runner, Staged
-from flash41.engine.scheduler import SchedulerLimits, TokenEvent
 from flash41.errors import CheckpointError, ProtocolError, RequestError
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.model.backbone import BackboneOutput

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from flash41.engine.events import SampledToken
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.plan import PlannedSpan
 from flash41.engine.replay import NO_REPLAY, Replay
 from flash41.engine.request import Request, SamplingParams
 from flash41.engine.reuse import ReuseLimits
-from flash41.engine.scheduler import SampledToken, Scheduler, SchedulerLimits
+from flash41.engine.scheduler import Scheduler
 
 PAGE, WINDOW = 4, 3
 

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from flash41.cache.images import ImageRole
+from flash41.engine.events import SampledToken
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import Request, SamplingParams
 from flash41.engine.reuse import ReuseLimits
-from flash41.engine.scheduler import SampledToken, Scheduler, SchedulerLimits
+from flash41.engine.scheduler import Scheduler
 
 EOS, WORD, PAGE = 1, 7, 4
 

@@ -8,9 +8,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from flash41.engine.events import SampledToken, TokenEvent
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import FinishReason, Request, SamplingParams
-from flash41.engine.scheduler import SampledToken, Scheduler, SchedulerLimits, TokenEvent
+from flash41.engine.scheduler import Scheduler
 from flash41.errors import RequestError
 
 EOS = 1

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from flash41.engine.events import SampledToken, Verified
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.request import FinishReason, Request, SamplingParams
 from flash41.engine.reuse import ReuseLimits
-from flash41.engine.scheduler import SampledToken, Scheduler, SchedulerLimits, Verified
+from flash41.engine.scheduler import Scheduler
 from flash41.engine.stats import DraftCounters
 
 EOS, WORD, PAGE = 1, 7, 8

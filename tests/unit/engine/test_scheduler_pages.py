@@ -9,9 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from flash41.engine.events import SampledToken
+from flash41.engine.limits import SchedulerLimits
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import FinishReason, Request, SamplingParams
-from flash41.engine.scheduler import SampledToken, Scheduler, SchedulerLimits
+from flash41.engine.scheduler import Scheduler
 from flash41.errors import ProtocolError
 
 EOS, WORD = 1, 7

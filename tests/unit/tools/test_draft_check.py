@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flash41.engine import drafting
-from flash41.engine.scheduler import SampledToken, Verified
+from flash41.engine.events import SampledToken, Verified
 from flash41.errors import ConfigError, RequestError
 from flash41.tools.draft_check import DraftCheckWish, check_drafts, read_prompts
 from helpers.config_documents import patched, tiny_text

@@ -2,9 +2,12 @@
 
 A row's error is |a - b| / |a|, Euclidean.  With e_in the largest error among the rows a point is computed from,
 
-    explained      e <= floor + GAIN * e_in
+    explained      e <= floor + GAIN * e_in + flips * sqrt(e_in)
 
-where the floor is what equal inputs may become by another order of sums: a rounding that falls differently.  A point
+where the floor is what equal inputs may become by another order of sums: a rounding that falls differently.  The root
+is the share of FP8 roundings that inputs so far apart let fall to the other side: an input off by e crosses a boundary,
+2^-4 apart, with a chance of about 16 e and is then off by 2^-4, so a row is off by sqrt(16 e) / 16; twice that is let
+through.  A point
 diverges when one row in four is beyond its typical floor, or one row beyond its worst one.  Selections are judged by
 `selections`.  Rows behind a selection that differs are not judged: they have read something else.
 """
@@ -23,10 +26,12 @@ from flash41.tools.comparison.selections import SelectionResult, Verdict, block_
 
 Array = NDArray[Any]
 
-GAIN = 8.0
+GAIN = 4.0
 """How much a module may enlarge the error of what it reads."""
 ROWS_BEYOND = 0.25
 """Share of rows that may be beyond the typical floor."""
+FEW_ROWS = 2
+"""So few rows may be beyond it in a short prompt."""
 OF_THIS_ROW = (*SELECTIONS, "attn.q", "index.q", "index.weights", "index.scores")
 """What only its own row reads; of everything else, later rows read earlier ones too."""
 
@@ -37,20 +42,25 @@ class Floor:
 
     typical: float
     worst: float
+    flips: float
+    """Factor of the root of what comes in."""
 
     def of(self, point: str) -> "Floor":
-        """The floor of one point: wider where FP4 rounds."""
-        if self is BF16_FLOOR and place(point).kind in FP4_STORED:
+        """The floor of one point: wider where FP4 rounds, without flips where nothing rounds an activation."""
+        kind = place(point).kind
+        if self is BF16_FLOOR and kind in FP4_STORED:
             return FP4_FLOOR
-        return self
+        return self if kind in BEHIND_ROUNDINGS else Floor(self.typical, self.worst, 0.0)
 
 
-BF16_FLOOR = Floor(2.0**-7, 2.0**-4)
+BF16_FLOOR = Floor(2.0**-7, 2.0**-4, 0.5)
 """One BF16 store, and the FP8 roundings of activations that fall to the other side behind it."""
-FP32_FLOOR = Floor(1e-5, 1e-3)
+FP32_FLOOR = Floor(1e-5, 1e-3, 0.0)
 """FP32 throughout."""
 FP4_STORED = ("attn.main_row", "index.key", "index.q")
-FP4_FLOOR = Floor(2.0**-3, 2.0**-2)
+BEHIND_ROUNDINGS = (*FP4_STORED, "attn.q", "attn.window_row", "attn.out", "ffn.out", "resid.after_engram", "resid.out")
+"""Behind linears whose inputs are rounded to FP8, or rounded themselves."""
+FP4_FLOOR = Floor(2.0**-3, 2.0**-2, 0.5)
 """Where E2M1 rounds, one element that falls to the other side is off by a third of itself, not by a sixteenth."""
 
 
@@ -123,10 +133,11 @@ class Judge:
         incoming = self._incoming(pair.point, len(errors))
         judged = np.isfinite(incoming)
         floor = self._floor.of(pair.point)
-        allowed = GAIN * np.where(judged, incoming, 0.0)
+        coming = np.where(judged, incoming, 0.0)
+        allowed = GAIN * coming + floor.flips * np.sqrt(coming)
         above = judged & (errors > floor.typical + allowed)
         far = judged & (errors > floor.worst + allowed)
-        beyond = above if above.sum() > ROWS_BEYOND * max(1, judged.sum()) else far
+        beyond = above if above.sum() > max(FEW_ROWS, ROWS_BEYOND * judged.sum()) else far
         status = Status.CLOSE if bool((errors <= floor.typical).all()) else Status.FOLLOWS
         if beyond.any():
             status = Status.DIVERGES

@@ -139,8 +139,6 @@ def _judged(
 ) -> tuple[Verdict, str]:
     """Of members that only one selection has; scores are [N] of this row."""
     what = f"{_few(lost)} became {_few(gained)}"
-    if len(lost) != len(gained):
-        return Verdict.REAL, f"{what}: {len(lost)} members against {len(gained)}"
     if ours is None:
         return Verdict.UNKNOWN, what
     if max(lost + gained) >= len(ours):
@@ -149,9 +147,13 @@ def _judged(
     if hidden:
         return Verdict.REAL, f"{what}: {_few(hidden)} not visible in the first trace"
     if allowed is not None:
-        outside = [f for f in gained if f not in allowed[0]] + [e for e in lost if e not in allowed[1]]
+        outside = [f for f in gained if f not in allowed[1]]
         if outside:
             return Verdict.REAL, f"{what}: {_few(outside)} outside the candidate blocks"
+        if any(f not in allowed[0] for f in gained) or any(e not in allowed[1] for e in lost):
+            return Verdict.FOLLOWS, what  # from candidate blocks that differ, and are judged themselves
+    if len(lost) != len(gained):
+        return Verdict.REAL, f"{what}: {len(lost)} members against {len(gained)}"
     margin = float(max(ours[e] for e in lost) - min(ours[f] for f in gained))
     if margin == 0.0:
         return Verdict.TIE, what

@@ -142,7 +142,7 @@ def _direct(point: str, present: Collection[str]) -> list[str]:
     """What a point is computed from, whether present or not."""
     found = LAYER.fullmatch(point)
     if found is None:
-        wanted = (BEHIND | OF_DRAFT).get(point, ())
+        wanted = BEHIND.get(point, OF_DRAFT.get(point, ()))
         last = _last(present, "mtp" if point in OF_DRAFT else "L") + 1
         return [_resolved(name, "mtp" if point in OF_DRAFT else "L", last, present) for name in wanted]
     what, number, suffix = found[1], int(found[2]), found[3]

@@ -78,8 +78,11 @@ def align(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> Aligned:
     """Lays two traces beside each other; RequestError if they share nothing or are of other prompts."""
     common = ordered(ours.keys() & theirs.keys())
     if not common:
-        faults = [complaint("points of the first trace", ordered(ours)[:6], "some that the second has too")]
-        raise RequestError(combined([*faults, complaint("points of the second trace", ordered(theirs)[:6], "the same")]))
+        faults = [
+            complaint("points of the first trace", ordered(ours)[:6], "some that the second has too"),
+            complaint("points of the second trace", ordered(theirs)[:6], "some that the first has too"),
+        ]
+        raise RequestError(combined(faults))
     counts = num_tokens(ours), num_tokens(theirs)
     if counts[0] != counts[1]:
         raise RequestError(complaint("tokens of the traces", counts, "equal numbers", "trace the same token ids"))
@@ -137,7 +140,5 @@ def _widened(ours: Array, theirs: Array, kind: str) -> tuple[Array, Array]:
     width = max(ours.shape[-1], theirs.shape[-1])
     fill = -np.inf if kind == "index.scores" else -1
     pads = [[(0, 0)] * (array.ndim - 1) + [(0, width - array.shape[-1])] for array in (ours, theirs)]
-    first, second = (
-        np.pad(array, pad, constant_values=fill) for array, pad in zip((ours, theirs), pads, strict=True)
-    )
+    first, second = (np.pad(array, pad, constant_values=fill) for array, pad in zip((ours, theirs), pads, strict=True))
     return first, second

@@ -1,7 +1,7 @@
 """What the numbers of a trace say about the roundings that made them.
 
-A BF16 store leaves 8 significant bits, an E4M3 element 4 under a power-of-two scale, an E2M1 element one of eight values
-under its group's scale.  So the stored rows of a trace tell the formats of the engine, whatever its options were called.
+A BF16 store leaves 8 significant bits, an E4M3 element 4 under a power-of-two scale, an E2M1 element one of eight
+values under its group's scale.  So the rows of a trace tell the formats of its engine, whatever options it was given.
 spec: number-formats.md sections 1 to 5 and 9, README.md section 7.
 """
 
@@ -73,7 +73,9 @@ def profiles_like(found: Fingerprint) -> list[str]:
 
 def _of(points: Mapping[str, Array], kinds: Iterable[str]) -> list[Array]:
     wanted = set(kinds)
-    arrays = [array for point, array in points.items() if place(point).kind in wanted and place(point).layer is not None]
+    arrays = [
+        array for point, array in points.items() if place(point).kind in wanted and place(point).layer is not None
+    ]
     return [array for array in arrays if array.dtype.kind == "f" and array.size]
 
 
@@ -104,7 +106,8 @@ def _groups(rows: Array, size: int) -> Array | None:
     if rows.shape[-1] % size:
         return None
     groups = np.abs(rows).reshape(-1, size)
-    return groups[groups.max(axis=1) > 0]
+    kept: Array = groups[groups.max(axis=1) > 0]
+    return kept
 
 
 def _is_e4m3(rows: Array, size: int) -> bool:

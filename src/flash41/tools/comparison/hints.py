@@ -39,9 +39,7 @@ class Hint:
     """How to trace with it."""
 
 
-def hints(
-    aligned: Aligned, results: Sequence[PointResult], ours: Fingerprint, theirs: Fingerprint
-) -> list[Hint]:
+def hints(aligned: Aligned, results: Sequence[PointResult], ours: Fingerprint, theirs: Fingerprint) -> list[Hint]:
     """Every known convention that fits."""
     by_point = {result.point: result for result in results}
     found = [*_formats(ours, theirs), *_replay(aligned), *_slots(aligned, by_point)]
@@ -71,7 +69,9 @@ def _formats(ours: Fingerprint, theirs: Fingerprint) -> Iterator[Hint]:
         options = " or ".join(f"--profile {name}" for name in profiles)
         yield Hint(_convention(changed, theirs), evidence, f"trace with {options}")
     else:
-        yield Hint(_convention(changed, theirs), evidence, "no profile rounds like that; compare with --profile fp32 too")
+        yield Hint(
+            _convention(changed, theirs), evidence, "no profile rounds like that; compare with --profile fp32 too"
+        )
 
 
 def _convention(changed: Sequence[str], theirs: Fingerprint) -> str:
@@ -135,5 +135,7 @@ def _activations(results: Sequence[PointResult], ours: Fingerprint, theirs: Fing
         yield Hint(convention, evidence, "trace with --profile fp32 too: where a weight enters is the same there")
     else:
         yield Hint(
-            "activations of linears rounded otherwise (none, per 128, or FP4)", evidence, "trace with --profile fp32 too"
+            "activations of linears rounded otherwise (none, per 128, or FP4)",
+            evidence,
+            "trace with --profile fp32 too",
         )

@@ -260,9 +260,7 @@ def block_size(candidates: Array, scores: Array) -> int | None:
     visible = np.isfinite(scores).sum(axis=1)
     last = candidates.max(axis=1)
     rows = visible > 0
-    sizes = [
-        size for size in range(1, scores.shape[1] + 1) if np.array_equal((visible[rows] - 1) // size, last[rows])
-    ]
+    sizes = [size for size in range(1, scores.shape[1] + 1) if np.array_equal((visible[rows] - 1) // size, last[rows])]
     return sizes[-1] if sizes else None
 
 

@@ -23,23 +23,39 @@ HYPER = Module("hyper-connection coefficients", "{side}_{fn,base,scale}", "kerne
 MODULES: Mapping[str, Module] = {
     "embed": Module("token embedding", "embed.weight", "model/backbone.py", "attention.md"),
     "resid.in": Module("streams behind the layer before", "", "kernels/reference/mhc.py", "mhc.md"),
-    "engram.rows": Module("n-gram hashing: token map, primes, multipliers, history", "", "engram/hashing.py", "engram.md"),
-    "engram.gate": Module("Engram key and gate", "engram.wkv, q_weight, k_weight", "kernels/reference/engram.py", "engram.md"),
+    "engram.rows": Module(
+        "n-gram hashing: token map, primes, multipliers, history", "", "engram/hashing.py", "engram.md"
+    ),
+    "engram.gate": Module(
+        "Engram key and gate", "engram.wkv, q_weight, k_weight", "kernels/reference/engram.py", "engram.md"
+    ),
     "resid.after_engram": Module(
         "Engram value added to the streams", "engram.wkv, embed", "model/engram_gate.py", "engram.md"
     ),
-    "attn.in": Module("collapse of the streams with the delayed pre, and attn_norm", "attn_norm", "model/block.py", "mhc.md"),
-    "attn.q": Module("query: wq_a, q_norm, wq_b, rotation", "attn.wq_a, q_norm, wq_b", "model/attention.py", "attention.md"),
+    "attn.in": Module(
+        "collapse of the streams with the delayed pre, and attn_norm", "attn_norm", "model/block.py", "mhc.md"
+    ),
+    "attn.q": Module(
+        "query: wq_a, q_norm, wq_b, rotation", "attn.wq_a, q_norm, wq_b", "model/attention.py", "attention.md"
+    ),
     "attn.window_row": Module(
-        "window row: wkv, kv_norm, rotation, FP8/32 round trip", "attn.wkv, kv_norm", "model/attention.py", "attention.md"
+        "window row: wkv, kv_norm, rotation, FP8/32 round trip",
+        "attn.wkv, kv_norm",
+        "model/attention.py",
+        "attention.md",
     ),
     "attn.latent": Module(
         "compressor: wkv, gated pooling of a group, norm", "attn.compressor", "model/compressor.py", "compressor.md"
     ),
     "attn.main_row": Module(
-        "compressed row: rotation at row * ratio (YaRN table), FP4/16 round trip", "", "model/attention.py", "compressor.md"
+        "compressed row: rotation at row * ratio (YaRN table), FP4/16 round trip",
+        "",
+        "model/attention.py",
+        "compressor.md",
     ),
-    "index.key": Module("index key: wk, k_norm, rotation, FP4/32", "attn.indexer.wk, k_norm", "model/indexer.py", "indexer.md"),
+    "index.key": Module(
+        "index key: wk, k_norm, rotation, FP4/32", "attn.indexer.wk, k_norm", "model/indexer.py", "indexer.md"
+    ),
     "index.q": Module("index query: wq_b, rotation, FP4/32", "attn.indexer.wq_b", "model/indexer.py", "indexer.md"),
     "index.weights": Module(
         "head weights with both square roots", "attn.indexer.weights_proj", "model/indexer.py", "indexer.md"
@@ -48,7 +64,10 @@ MODULES: Mapping[str, Module] = {
         "index scores: ReLU, keys of the KV owner, visible rows", "", "kernels/reference/index.py", "indexer.md"
     ),
     "index.candidates": Module(
-        "candidate blocks: newest pinned, best kept, ties to the smaller", "", "kernels/reference/index.py", "indexer.md"
+        "candidate blocks: newest pinned, best kept, ties to the smaller",
+        "",
+        "kernels/reference/index.py",
+        "indexer.md",
     ),
     "index.selected": Module(
         "top-k: candidate mask, count, ties to the smaller row", "", "kernels/reference/index.py", "indexer.md"
@@ -59,11 +78,18 @@ MODULES: Mapping[str, Module] = {
         "kernels/reference/attention.py",
         "attention.md",
     ),
-    "resid.mid": Module("streams behind attention: post and comb[source, destination]", "", "kernels/reference/mhc.py", "mhc.md"),
-    "ffn.in": Module("collapse of the streams with attention's pre, and ffn_norm", "ffn_norm", "model/block.py", "mhc.md"),
+    "resid.mid": Module(
+        "streams behind attention: post and comb[source, destination]", "", "kernels/reference/mhc.py", "mhc.md"
+    ),
+    "ffn.in": Module(
+        "collapse of the streams with attention's pre, and ffn_norm", "ffn_norm", "model/block.py", "mhc.md"
+    ),
     "router.logits": Module("router: FP32 product", "ffn.gate.weight", "model/moe.py", "moe.md"),
     "router.ids": Module(
-        "choice of experts: sqrt(softplus) plus bias, ties to the lowest", "ffn.gate.bias, bias_vl", "model/moe.py", "moe.md"
+        "choice of experts: sqrt(softplus) plus bias, ties to the lowest",
+        "ffn.gate.bias, bias_vl",
+        "model/moe.py",
+        "moe.md",
     ),
     "router.weights": Module(
         "weights of the experts: unbiased, normalised, route scale", "", "kernels/reference/router.py", "moe.md"
@@ -79,7 +105,9 @@ MODULES: Mapping[str, Module] = {
     "final.hidden": Module("last collapse of the streams", "", "model/backbone.py", "mhc.md"),
     "final.norm": Module("last norm", "norm", "model/backbone.py", "mhc.md"),
     "logits": Module("head in FP32", "head.weight", "model/backbone.py", "number-formats.md"),
-    "dspark.taps": Module("taps: inputs of the target layers, mean of the streams", "", "model/backbone.py", "dspark.md"),
+    "dspark.taps": Module(
+        "taps: inputs of the target layers, mean of the streams", "", "model/backbone.py", "dspark.md"
+    ),
     "dspark.main_x": Module("main_proj and main_norm", "mtp.0.main_proj, main_norm", "model/drafter.py", "dspark.md"),
     "vision.block": Module("a block of the image tower", "vision.blocks", "model/vision.py", "vision.md"),
     "vision.norm": Module("last norm of the image tower", "vision.norm", "model/vision.py", "vision.md"),

@@ -7,9 +7,9 @@ Top-k of scores s keeps e and drops f when s(e) >= s(f).  If the first trace kee
 A margin of 0 is a tie that fell differently; a margin within the bound follows from the scores, whose own difference is
 judged elsewhere; a margin beyond it is a difference of rule: another mask, bias, count or key.
 
-The router adds a bias that no trace shows, the same in both, so only the second line can be tested there:
-[s1(e) - s2(e)] + [s2(f) - s1(f)] >= 0.  A wrong bias passes it in about half the rows; so the number of rows that flip is
-held against what scores so close to each other can explain.  spec: attention.md section 11.3, moe.md section 1.
+The router adds a bias that no trace shows, the same in both, so only the sum of both lines can be tested there:
+[s1(e) - s2(e)] + [s2(f) - s1(f)] >= 0.  A wrong bias passes it in about half the rows; so the number of rows that flip
+is held against what scores so close to each other can explain.  spec: attention.md section 11.3, moe.md section 1.
 """
 
 import enum
@@ -63,6 +63,10 @@ class Blocks:
 
     def __contains__(self, row: int) -> bool:
         return row // self.size in self.kept
+
+    def contain(self, rows: list[int]) -> bool:
+        """Whether all of them do."""
+        return all(row in self for row in rows)
 
 
 def compare_rows(
@@ -118,9 +122,9 @@ def compare_experts(
             verdicts.append(Verdict.EQUAL)
             continue
         lost, gained = sorted(a - b), sorted(b - a)
-        change = scores[1][t] - scores[0][t]
+        change, slack = scores[1][t] - scores[0][t], SLACK * scores[0][t]
         possible = len(lost) == len(gained) and all(
-            change[f] - change[e] >= -SLACK * (abs(scores[0][t][e]) + abs(scores[0][t][f])) for e in lost for f in gained
+            change[f] - change[e] >= -(slack[e] + slack[f]) for e in lost for f in gained
         )
         verdicts.append(Verdict.FOLLOWS if possible else Verdict.REAL)
         if not possible and not first:
@@ -141,17 +145,11 @@ def _judged(
     what = f"{_few(lost)} became {_few(gained)}"
     if ours is None:
         return Verdict.UNKNOWN, what
-    if max(lost + gained) >= len(ours):
-        return Verdict.REAL, f"{what}: beyond the {len(ours)} rows that were scored"
-    hidden = [f for f in gained if not np.isfinite(ours[f]) and ours[f] < 0]
-    if hidden:
-        return Verdict.REAL, f"{what}: {_few(hidden)} not visible in the first trace"
-    if allowed is not None:
-        outside = [f for f in gained if f not in allowed[1]]
-        if outside:
-            return Verdict.REAL, f"{what}: {_few(outside)} outside the candidate blocks"
-        if any(f not in allowed[0] for f in gained) or any(e not in allowed[1] for e in lost):
-            return Verdict.FOLLOWS, what  # from candidate blocks that differ, and are judged themselves
+    fault = _forbidden(lost, gained, ours, allowed)
+    if fault:
+        return Verdict.REAL, f"{what}: {fault}"
+    if allowed is not None and not (allowed[0].contain(gained) and allowed[1].contain(lost)):
+        return Verdict.FOLLOWS, what  # from candidate blocks that differ, and are judged themselves
     if len(lost) != len(gained):
         return Verdict.REAL, f"{what}: {len(lost)} members against {len(gained)}"
     margin = float(max(ours[e] for e in lost) - min(ours[f] for f in gained))
@@ -159,13 +157,26 @@ def _judged(
         return Verdict.TIE, what
     if theirs is None:
         return Verdict.UNKNOWN, f"{what}: margin {margin:.3g}"
-    with np.errstate(invalid="ignore"):
-        moved = np.nan_to_num(np.abs(ours - theirs), nan=0.0, posinf=np.inf)
-    bound = float(max(moved[e] for e in lost) + max(moved[f] for f in gained))
-    scale = float(max(abs(ours[e]) for e in lost + gained))
-    if margin <= bound + SLACK * scale:
+    bound = _moved(lost, ours, theirs) + _moved(gained, ours, theirs)
+    if margin <= bound + SLACK * float(max(abs(ours[e]) for e in lost + gained)):
         return Verdict.FOLLOWS, what
     return Verdict.REAL, f"{what}: margin {margin:.3g} where the scores moved by {bound:.3g}"
+
+
+def _forbidden(lost: list[int], gained: list[int], ours: Array, allowed: tuple[Blocks, Blocks] | None) -> str:
+    """Why no scores could have made this exchange; empty if they could."""
+    if max(lost + gained) >= len(ours):
+        return f"beyond the {len(ours)} rows that were scored"
+    hidden = [f for f in gained if ours[f] == -np.inf]
+    if hidden:
+        return f"{_few(hidden)} not visible in the first trace"
+    outside = [] if allowed is None else [f for f in gained if f not in allowed[1]]
+    return f"{_few(outside)} outside the candidate blocks" if outside else ""
+
+
+def _moved(members: list[int], ours: Array, theirs: Array) -> float:
+    """The largest change of a member's score; an infinity that stays is no change."""
+    return float(max((0.0 if ours[e] == theirs[e] else abs(ours[e] - theirs[e]) for e in members), default=0.0))
 
 
 def _chance_of_flip(ours: Array, theirs: Array, k: int) -> float:

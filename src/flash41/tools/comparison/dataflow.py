@@ -48,7 +48,7 @@ OF_LAYER: Mapping[str, tuple[str, ...]] = {
 (an owner's plane, a scorer's selection)."""
 
 BEHIND: Mapping[str, tuple[str, ...]] = {
-    "dspark.taps": ("final.resid",),
+    "dspark.taps": ("<resid.in", "<resid.after_engram"),
     "dspark.main_x": ("dspark.taps",),
     "final.resid": ("<ffn.out", "<resid.mid", "<ffn.post", "<ffn.comb"),
     "final.pre": ("<ffn.pre",),
@@ -141,6 +141,8 @@ def _collect(point: str, present: Collection[str], found: dict[str, None], seen:
 def _direct(point: str, present: Collection[str]) -> list[str]:
     """What a point is computed from, whether present or not."""
     found = LAYER.fullmatch(point)
+    if point in VISION_ENDS:
+        return [f"vision.block{_last(present, 'vision.block')}", VISION_ENDS[0]][: VISION_ENDS.index(point) + 1][-1:]
     if found is None:
         wanted = BEHIND.get(point, OF_DRAFT.get(point, ()))
         last = _last(present, "mtp" if point in OF_DRAFT else "L") + 1

@@ -49,7 +49,8 @@ class Aligned:
 def read_trace(path: Path) -> dict[str, Array]:
     """Arrays of a trace file by point, `logits` among them; RequestError for a file that is none."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # Opened here: numpy leaves a file open that it cannot read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         raise RequestError(complaint("trace file", str(path), "a file that exists")) from None

@@ -15,6 +15,9 @@ from flash41.errors import RequestError, complaint
 
 Array = NDArray[Any]
 
+STREAMS = 4
+"""Residual streams of the released model; an array that lists them in one axis does not say how many there are."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -26,6 +29,8 @@ class Change:
     """Our array in their layout."""
     ours: Callable[[Array], Array]
     """Their array in our layout; RequestError for a shape that is not theirs."""
+    num_streams: int | None = None
+    """How many residual streams the change takes for granted; None: any number."""
 
 
 def then(first: Change, second: Change) -> Change:
@@ -34,27 +39,24 @@ def then(first: Change, second: Change) -> Change:
         name=f"{first.name}; {second.name}",
         theirs=lambda array: second.theirs(first.theirs(array)),
         ours=lambda array: first.ours(second.ours(array)),
+        num_streams=first.num_streams or second.num_streams,
     )
 
 
-def flattened(num_parts: int) -> Change:
-    """The last two axes as one, of `num_parts` equal parts: [..., num_parts, D] to [..., num_parts * D]."""
+def _flatten(array: Array) -> Array:
+    if array.ndim < 2 or array.shape[-2] != STREAMS:
+        raise RequestError(complaint("shape of streams", array.shape, f"[..., {STREAMS}, width]"))
+    return array.reshape(*array.shape[:-2], -1)
 
-    def theirs(array: Array) -> Array:
-        if array.ndim < 2 or array.shape[-2] != num_parts:
-            raise RequestError(complaint("shape to flatten", array.shape, f"[..., {num_parts}, width]"))
-        return array.reshape(*array.shape[:-2], -1)
 
-    def ours(array: Array) -> Array:
-        if array.ndim < 1 or array.shape[-1] % num_parts:
-            raise RequestError(complaint("shape of flattened parts", array.shape, f"[..., {num_parts} * width]"))
-        return array.reshape(*array.shape[:-1], num_parts, -1)
-
-    return Change(name=f"{num_parts} parts flattened", theirs=theirs, ours=ours)
+def _unflatten(array: Array) -> Array:
+    if not array.ndim or array.shape[-1] % STREAMS:
+        raise RequestError(complaint("shape of flattened streams", array.shape, f"[..., {STREAMS} * width]"))
+    return array.reshape(*array.shape[:-1], STREAMS, -1)
 
 
 def _without_axis(array: Array, axis: int, thing: str) -> Array:
-    if not array.ndim or array.shape[axis] != 1:
+    if array.shape[axis:][:1] != (1,):
         raise RequestError(complaint(f"shape with {thing}", array.shape, f"1 on axis {axis}"))
     return np.squeeze(array, axis)
 
@@ -82,11 +84,7 @@ ONE_HEAD = Change(
     theirs=lambda array: array[:, None],
     ours=lambda array: _without_axis(array, 1, "one KV head"),
 )
-SWAPPED = Change(
-    name="last two axes swapped",
-    theirs=lambda array: np.swapaxes(array, -1, -2),
-    ours=lambda array: np.swapaxes(array, -1, -2),
-)
+FLATTENED = Change(name=f"{STREAMS} streams in one axis", theirs=_flatten, ours=_unflatten, num_streams=STREAMS)
 UNSORTED = Change(
     name="in any order",
     theirs=lambda array: array,

@@ -9,17 +9,7 @@ A name holds the placeholders of its point: ``{layer}``, ``{stage}`` of the draf
 encoder.  ``{before}`` is the layer before `layer`, for engines that show the end of a block and not the beginning of
 the next.
 
-Places are written for programs:
-
-    PATH output            what the module at PATH returns
-    PATH output N          element N of the tuple it returns
-    PATH input WORD        the argument WORD it is called with, by position (a number) or by name
-    ... call N             of its N-th call within one forward, counted from 0
-    ... each ATTRIBUTE     of the rows, the last of every group of `module.ATTRIBUTE` rows
-    tensor NAME            the graph tensor NAME
-    edit FILE FUNCTION: W  no hook reaches it; W says what to keep in that function
-
-In a place, ``{last}`` is the number of the last layer.
+How a place is written stands in `places`; in it, ``{last}`` is the number of the last layer.
 """
 
 import re
@@ -71,49 +61,49 @@ def to_theirs(adapter: Adapter, arrays: Mapping[str, Array]) -> dict[str, Array]
     """Arrays by point as arrays by their names; points the engine does not show are left out, `logits` stays."""
     theirs = {LOGITS: arrays[LOGITS]} if LOGITS in arrays else {}
     for point, array in arrays.items():
-        for hook, values in _matches(adapter, point, "point"):
+        for hook, values in matches(adapter, point, "point"):
             theirs[_filled(hook.name, values)] = hook.change.theirs(array)
     return theirs
 
 
 def to_ours(adapter: Adapter, arrays: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """Arrays by their names as arrays by point, and the names that are none of theirs, ascending.
+    """Arrays by their names as arrays by point; and, ascending, the names of those left out.
 
+    Left out is what is none of theirs, and a list in the order of another one that is not among the arrays.
     RequestError listing every array whose shape is not the one its name promises.
     """
     ours = {LOGITS: arrays[LOGITS]} if LOGITS in arrays else {}
-    unknown, faults = [], []
+    left_out, faults = set(arrays) - set(ours), []
     for name, array in arrays.items():
-        found = list(_matches(adapter, name, "name"))
-        if not found and name != LOGITS:
-            unknown.append(name)
-        for hook, values in found:
+        for hook, values in matches(adapter, name, "name"):
+            leader = _leader(adapter, hook, values)
+            if leader is not None and leader not in arrays:
+                continue
             try:
-                ours[_filled(hook.point, values)] = _in_our_order(adapter, hook, values, array, arrays)
+                laid_out = hook.change.ours(array)
+                ours[_filled(hook.point, values)] = laid_out if leader is None else _reordered(laid_out, arrays[leader])
             except RequestError as error:
                 faults.append(f"{name}: {error}")
+            left_out.discard(name)
     if faults:
         raise RequestError("\n".join(faults))
-    return ours, tuple(sorted(unknown))
+    return ours, tuple(sorted(left_out))
 
 
-def _in_our_order(
-    adapter: Adapter, hook: Hook, values: Mapping[str, int], array: Array, arrays: Mapping[str, Array]
-) -> Array:
-    """Entries stand as in `hook.order_of`, whose ids ascend in our files."""
-    if hook.order_of is None:
-        return hook.change.ours(array)
-    leader = next(other for other in adapter.hooks if other.point == hook.order_of)
-    name = _filled(leader.name, values)
-    if name not in arrays:
-        raise RequestError(complaint("order of its entries", "unknown", f"{name} in the same file"))
-    order = np.argsort(arrays[name], axis=-1, kind="stable")
-    if order.shape != array.shape:
-        raise RequestError(complaint("shape", array.shape, f"{order.shape} as {name}"))
-    return hook.change.ours(np.take_along_axis(array, order, axis=-1))
+def _leader(adapter: Adapter, hook: Hook, values: Mapping[str, int]) -> str | None:
+    """Their name of the ids in whose order a list stands."""
+    return next((_filled(other.name, values) for other in adapter.hooks if other.point == hook.order_of), None)
 
 
-def _matches(adapter: Adapter, text: str, side: str) -> Iterator[tuple[Hook, dict[str, int]]]:
+def _reordered(array: Array, ids: Array) -> Array:
+    """Entries beside `ids`, in the ascending order of these, which is ours."""
+    if ids.shape != array.shape:
+        raise RequestError(complaint("shape", array.shape, f"{ids.shape}, one entry beside each of its ids"))
+    return np.take_along_axis(array, np.argsort(ids, axis=-1, kind="stable"), axis=-1)
+
+
+def matches(adapter: Adapter, text: str, side: str) -> Iterator[tuple[Hook, dict[str, int]]]:
+    """The hooks whose name or point (`side`) is `text`, with the numbers of its placeholders."""
     for hook in adapter.hooks:
         found = re.fullmatch(PLACEHOLDER.sub(r"(?P<\1>\\d+)", re.escape(getattr(hook, side))), text)
         if found is None:

@@ -22,6 +22,7 @@ from flash41.cli.compare import compare
 from flash41.cli.doctor import doctor
 from flash41.cli.draft_check import draft_check
 from flash41.cli.generate import generate
+from flash41.cli.hooks import hooks
 from flash41.cli.inspect import inspect
 from flash41.cli.make_checkpoint import make_checkpoint
 from flash41.cli.make_tiny import make_tiny
@@ -114,6 +115,7 @@ def build_app() -> typer.Typer:
     app.command("trace", short_help="Save every intermediate result of a run.")(trace)
     app.command("compare", short_help="Say where two traces part.")(compare)
     app.command("prove", short_help="Show that a comparison notices what is broken.")(prove)
+    app.command("hooks", short_help="Show where hooks in another engine stand.")(hooks)
     app.command("draft-check", short_help="Show that drafts change no answer.")(draft_check)
     app.command("make-tiny", short_help="Write a small random checkpoint.")(make_tiny)
     app.command("make-checkpoint", short_help="Write a full-size checkpoint of holes.")(make_checkpoint)

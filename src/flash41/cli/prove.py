@@ -13,7 +13,10 @@ HEADERS = ("what is broken", "noticed", "first divergence", "rows", "which is")
 
 
 def prove(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint directory.")],
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="Checkpoint directory. [default: the embedded small checkpoint]"),
+    ] = None,
     token_ids: Annotated[
         str | None, typer.Option("--token-ids", metavar="1,2,3", help="Prompt to run. [default: made up]")
     ] = None,

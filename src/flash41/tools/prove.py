@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash41.checkpoint.default import default_checkpoint
 from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
@@ -41,7 +42,8 @@ UNCHANGED = "nothing (the model in chunks)"
 class ProveWish:
     """What to run; names as on the command line."""
 
-    directory: Path
+    directory: Path | None = None
+    """Checkpoint; None is the embedded default."""
     ids: Sequence[int] | None = None
     """The prompt; None makes one up."""
     num_tokens: int | None = None
@@ -67,7 +69,8 @@ class Proof:
 
 def prove(wish: ProveWish, progress: Progress | None = None) -> list[Proof]:
     """One proof per control, the unbroken model first; raises what opening or running refuses."""
-    config = read_config(wish.directory)
+    directory = default_checkpoint() if wish.directory is None else wish.directory
+    config = read_config(directory)
     run = named_wish(RunWish(backend=wish.backend), profile=wish.profile)
     check(run, config)
     ids = _prompt(wish, config)
@@ -77,7 +80,7 @@ def prove(wish: ProveWish, progress: Progress | None = None) -> list[Proof]:
     def traced(control: Control | None, chunks: Sequence[int] | None = None) -> Mapping[str, Array]:
         kernels = select_kernels(wish.backend)
         broken = kernels if control is None else control.on(kernels)
-        model = load_model(wish.directory, run.profile, run.pool, broken)
+        model = load_model(directory, run.profile, run.pool, broken)
         if control is not None:
             control.alter(model)
         arrays = trace(model, ids, chunks, points=("[!d]*",))  # nothing of drafts, whose stages are not loaded

@@ -1,10 +1,10 @@
 """Two traces, laid beside each other: what both hold, in one shape, and what only one holds.
 
-A file holds `logits` and ``trace/<point>``; names of another engine are translated by its adapter.
+A file holds `logits` and ``trace/<point>``, or the names of another engine, which its adapter translates.
 """
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash41.errors import RequestError, combined, complaint
+from flash41.tools.adapters.all import ADAPTERS
+from flash41.tools.adapters.record import Adapter, matches, to_ours
 from flash41.tools.comparison.dataflow import EXACT, SELECTIONS, ordered, place
 
 Array = NDArray[Any]
@@ -57,6 +59,9 @@ def read_trace(path: Path) -> dict[str, Array]:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
         raise RequestError(complaint(f"trace file {path}", str(error), EXPECTED)) from error
     points = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+    engine = None if points else engine_of(arrays)
+    if engine is not None:
+        points = to_ours(engine, arrays)[0]
     if "logits" in arrays:
         points["logits"] = arrays["logits"]
     if not points:
@@ -65,6 +70,16 @@ def read_trace(path: Path) -> dict[str, Array]:
     if wrong:
         raise RequestError(complaint(f"arrays in {path}", wrong[:8], "arrays of numbers, one row per token or group"))
     return points
+
+
+def engine_of(names: Collection[str]) -> Adapter | None:
+    """The engine whose names these are: that with the most of them; None if they are nobody's."""
+    counts = {
+        engine: sum(next(matches(adapter, name, "name"), None) is not None for name in names)
+        for engine, adapter in ADAPTERS.items()
+    }
+    best = max(counts, key=lambda engine: counts[engine])
+    return ADAPTERS[best] if counts[best] else None
 
 
 def num_tokens(points: Mapping[str, Array]) -> int:

@@ -109,7 +109,7 @@ NOTES = (
     "last KV owner on see the last window of rows only. Set it to false to compare rows of the decoder.",
     "The head multiplies in the model's dtype unless enable_fp32_lm_head is set; profile vendor multiplies in FP32.",
     "On several ranks attention returns its partial sum, unadded: attn.out is no tensor then. Compare on one rank.",
-    "A MegaMoE backend computes routing and experts in one kernel and calls neither gate nor top-k.",
+    "The MegaMoE backend does not pass forward_normal, and its fused gate calls neither `gate` nor `topk`.",
     "The model module itself is entered through its `forward`, past its hooks; so no place names it.",
     "Not shown: engram.gate, window_row, main_row, index.scores, index.candidates and index.selected are computed "
     "inside kernels, packed into pages or given as addresses of pages.",

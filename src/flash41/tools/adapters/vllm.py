@@ -87,6 +87,8 @@ NOTES = (
     "The FP8 record of cached rows is the vendor's window row on SM100 only; other GPUs keep 64 lanes in BF16 and "
     "scale 64 lanes together. Compressed rows are FP4 with --kv-cache-dtype nvfp4_ds_mla only, else that record.",
     "The head multiplies in BF16 unless head_dtype is overridden with float32; profile vendor multiplies in FP32.",
+    "Candidate blocks: the newest is always kept, as in profile vendor; with indexer_sparse_logits rows are selected "
+    "by BF16 scores.",
     "While no more rows are visible than index_topk, the indexer is skipped: index.weights are absent.",
     "Expert kernels that route by themselves (monolithic, MegaMoE) call neither the gate nor select_experts.",
     "Not shown: engram.gate, window_row, main_row, index.key, index.q, index.scores and index.candidates are computed "

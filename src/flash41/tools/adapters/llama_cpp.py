@@ -46,7 +46,8 @@ HOOKS = (
 NOTES = (
     "At this commit the loader refuses every model with compressed rows, the released one too: what can be compared is "
     "a model whose layers are all WINDOW, with Engram, mHC and experts.",
-    "The names of mixes, attention and routing were read in deepseek4.cpp and llama-graph.cpp of neighbouring commits.",
+    "The names of mixes, attention and routing were read in deepseek4.cpp and llama-graph.cpp of other commits, one "
+    "perhaps of a fork; check them first.",
     "Its attention is still that of V4, which normalises each query head behind wq_b; q, and all behind it, differ.",
     "kv is the row before it is stored, without the FP8 round trip; the cache rounds in its own type. --profile fp32 "
     "comes closest.",

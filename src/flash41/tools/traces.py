@@ -124,7 +124,7 @@ def trace(
     draft: bool = False,
     pictures: Sequence[Picture] = (),
 ) -> dict[str, Array]:
-    """`logits` FP32 [T, vocab], ``trace/<point>`` for every matching point, ``image<k>/...`` for every picture.
+    """`ids` int32 [T], `logits` FP32 [T, vocab], ``trace/<point>`` for every matching point, ``image<k>/...``.
 
     `draft` adds the points of a draft block behind the last token.
 
@@ -158,7 +158,8 @@ def trace(
         runner.draft({0: int(logits[-1][-1].argmax())}, probe=Only(recorder, draft_point_names(model.config)))
     traced = {f"trace/{point}": value for point, value in recorder.joined().items()}
     shown = _shown(pictures, images, rows)
-    return {"logits": np.concatenate(logits), **traced, **shown}
+    own = {"ids": np.array(widened, dtype=np.int32), "logits": np.concatenate(logits)}
+    return {**own, **traced, **shown}
 
 
 def encoded(model: LoadedModel, pictures: Sequence[Picture], probe: Probe) -> dict[bytes, Tensor]:

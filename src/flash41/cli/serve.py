@@ -77,6 +77,8 @@ def serve(
     memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
     _set_up_log(log_json)
     from flash41.chat.conversation import MODEL_NAME
+    from flash41.checkpoint.embedded import default_config
+    from flash41.config.huggingface import read_config
     from flash41.engine.llm import LLM
     from flash41.server import run
     from flash41.server.security import read_keys
@@ -94,6 +96,7 @@ def serve(
         request_timeout_seconds=request_timeout,
         max_body_bytes=options.num_bytes(max_body, "--max-body"),
         grace_seconds=grace,
+        model_config=default_config() if model is None else read_config(model),
     )
     llm = LLM(
         model,

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from flash41.config.architecture import ModelConfig
+
 MEBIBYTE = 2**20
 
 
@@ -41,3 +43,5 @@ class ServerSettings:
     """Prompts of one completion request."""
     grace_seconds: float = 30.0
     """Time that open requests have to finish when the server is told to stop."""
+    model_config: ModelConfig | None = None
+    """What the anatomy tab draws; without it the tab says that it does not know."""

@@ -52,7 +52,7 @@ def _facts(anatomy: Anatomy) -> list[dict[str, object]]:
         ("layers", f"{config.num_layers} + {config.dspark.num_stages}", "text", "backbone + draft stages"),
         ("hidden", f"{config.mhc.streams} x {config.hidden_size}", "text", "residual streams x channels"),
         ("experts", f"{config.moe.num_experts_per_token} of {config.moe.num_experts}", "text", "per token and layer, + 1 shared"),
-        ("rows per query", _rows(anatomy), "text", "window + selected"),
+        ("rows per query", *_rows(anatomy)),
         ("reuse a selection", f"{reusing} of {config.num_layers}", "text", "layers that read rows and score none"),
         ("positions", config.max_positions, "plain", "longest request"),
     ]
@@ -66,6 +66,8 @@ def _facts(anatomy: Anatomy) -> list[dict[str, object]]:
     return [{"label": label, "value": value, "unit": unit, "note": note} for label, value, unit, note in facts]
 
 
-def _rows(anatomy: Anatomy) -> str:
-    attention, topk = anatomy.config.attention, anatomy.config.indexer.topk
-    return f"{attention.window} + {topk}" if anatomy.topology.kv_owners else str(attention.window)
+def _rows(anatomy: Anatomy) -> tuple[str, str, str]:
+    window, topk = anatomy.config.attention.window, anatomy.config.indexer.topk
+    if anatomy.topology.kv_owners:
+        return f"{window} + {topk}", "text", "window + selected"
+    return str(window), "text", "of its window"

@@ -55,8 +55,8 @@ def _kind(layer: LayerSpec) -> tuple[object, ...]:
 def _before(config: ModelConfig, tensors: Tensors) -> list[Step]:
     steps, width = Steps(tensors), config.hidden_size
     steps.add("token ids", "Rows of all requests behind each other.", ["T"], "int", rail="one")
-    pictures = "; the rows of a picture's span come from the vision tower" if config.vision.num_layers else ""
-    steps.add("embed", f"Looks a row up{pictures}.", ["T", width], "BF16", rail="one", weights=["embed.weight"])
+    does = "Looks a row up; the rows of a picture's span come from the vision tower."
+    steps.add("embed", does, ["T", width], "BF16", rail="one", weights=["embed.weight"])
     steps.add(
         "widen",
         f"Copies the row to {config.mhc.streams} residual streams; pre begins as one-hot on stream 0.",

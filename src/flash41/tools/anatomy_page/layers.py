@@ -25,7 +25,7 @@ def _readers(layer: LayerSpec, layers: Sequence[LayerSpec]) -> str:
     """Layers that read what this one writes besides its window."""
     plane = ranges(other.layer_id for other in layers if other.kv_owner == layer.layer_id != other.layer_id)
     chosen = ranges(other.layer_id for other in layers if other.topk_owner == layer.layer_id != other.layer_id)
-    found = [f"its plane by layers {plane}" if plane else "", f"its selection by layers {chosen}" if chosen else ""]
+    found = [f"{plane} (its plane)" if plane else "", f"{chosen} (its selection)" if chosen else ""]
     return "; ".join(filter(None, found))
 
 

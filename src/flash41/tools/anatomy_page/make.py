@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 
 from flash41.chat.tokenizer import Tokenizer
-from flash41.config.huggingface import read_config
+from flash41.config.huggingface import FILE_NAME, read_config
 from flash41.errors import CapacityError, ConfigError, RequestError, complaint
 from flash41.tools.anatomy import UNNAMED, Anatomy, dissect
 from flash41.tools.anatomy_page.document import Document, page_document
@@ -33,11 +33,12 @@ def make_page(source: Path, out: Path, trace: Path | None = None, token: int | N
 
 
 def title(source: Path, anatomy: Anatomy) -> str:
-    """The released name, else that of the directory; bytes of it that are no text become question marks."""
+    """The released name, else that of the directory or file; bytes of it that are no text become question marks."""
     if anatomy.name != UNNAMED:
         return anatomy.name
-    folder = source if source.is_dir() else source.absolute().parent
-    return folder.resolve().name.encode("utf-8", "replace").decode() or "a model"
+    named = source.parent if source.name == FILE_NAME and not source.is_dir() else source
+    name = named.resolve().name if named.is_dir() else named.stem
+    return name.encode("utf-8", "replace").decode() or "a model"
 
 
 def spelling(source: Path) -> Text:

@@ -18,7 +18,7 @@ STORED_ROWS = (
 
 
 def parts(config: ModelConfig, tensors: Tensors) -> dict[str, object]:
-    """One record per mechanism; None for one that this model lacks."""
+    """One record per mechanism; None for tables and draft stages that this model lacks."""
     return {
         "mhc": _mhc(config),
         "moe": _moe(config),
@@ -117,10 +117,8 @@ def _draft_steps(config: ModelConfig, tensors: Tensors) -> list[Step]:
     return steps.steps
 
 
-def _vision(config: ModelConfig, tensors: Tensors) -> dict[str, object] | None:
+def _vision(config: ModelConfig, tensors: Tensors) -> dict[str, object]:
     vision = config.vision
-    if vision.num_layers == 0:
-        return None
     return {
         "layers": vision.num_layers,
         "patch": vision.patch_size,

@@ -70,7 +70,7 @@ def sizes(anatomy: Anatomy) -> dict[str, object]:
         "active": _active(ledger.activation),
         "active_total": ledger.activation.total,
         "active_without_embedding": ledger.activation_without_embedding,
-        "active_encoder": ledger.encoder_activation.total,
+        "active_encoder": ledger.encoder_activation.total if anatomy.topology.kv_owners else None,
         "storage": _storage(ledger),
     }
 

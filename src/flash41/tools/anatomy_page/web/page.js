@@ -54,4 +54,5 @@ function drawAnatomy(root, doc) {
   const contents = h("nav", { class: "contents", "aria-label": "Contents" }, own.map(([, title], index) => h("button", { type: "button", click: () => go(sections[index]) }, title)));
   const foot = h("footer", {}, `flash41 ${doc.version}. Every number follows from config.json${doc.trace ? " and the trace" : ""}.`);
   root.replaceChildren(head(doc), contents, ...sections, foot);
+  window.addEventListener("beforeprint", () => root.querySelectorAll("details").forEach((one) => (one.open = true)));
 }

@@ -59,9 +59,8 @@ function drawParts(doc) {
   if (draft) flows.push(h("article", { class: "part wide" }, h("h3", {}, `Drafter: ${draft.block} tokens in ${plural(draft.stages, "stage")}`),
     h("p", {}, `From one checkpoint with the model: embedding and head are shared. A block sees at most ${draft.window} rows of context and itself, in both directions.`), stepList(draft.steps, streams)));
   else flows.push(h("article", { class: "part absent" }, h("h3", {}, "Drafter"), h("p", {}, "This model has no draft stages.")));
-  if (vision) flows.push(h("article", { class: "part wide" }, h("h3", {}, `Vision tower: ${plural(vision.layers, "block")}`),
+  flows.push(h("article", { class: "part wide" }, h("h3", {}, `Vision tower: ${plural(vision.layers, "block")}`),
     h("p", {}, `Pictures of at least ${whole(vision.min_pixels)} pixels become at most ${whole(vision.max_tokens)} positions. P counts patches.`), stepList(vision.steps, 1)));
-  else flows.push(h("article", { class: "part absent" }, h("h3", {}, "Vision tower"), h("p", {}, "This model reads text only.")));
   return [h("div", { class: "cards" }, made), ...flows];
 }
 

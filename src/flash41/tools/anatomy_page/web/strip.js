@@ -16,7 +16,8 @@ const LANES = [
 
 /** Lanes that have something to show. */
 function usedLanes(layers) {
-  const isUsed = { candidates: (l) => l.candidates, Engram: (l) => l.engram, "draft tap": (l) => l.tap || l.draft };
+  const hasRows = (l) => l.kv_owner !== null;
+  const isUsed = { "plane of": hasRows, "selection of": hasRows, candidates: (l) => l.candidates, Engram: (l) => l.engram, "draft tap": (l) => l.tap || l.draft };
   return LANES.filter(([name]) => !isUsed[name] || layers.some(isUsed[name]));
 }
 
@@ -114,7 +115,7 @@ function layerFacts(doc, layer) {
       fact("writes", list(layer.writes)),
       fact("reads", list(layer.reads)),
       fact("scores", layer.scores),
-      layer.read_by ? fact("read by", layer.read_by) : null,
+      layer.read_by ? fact("read by layers", layer.read_by) : null,
       fact("adds", layer.extra_parameters ? `${whole(layer.extra_parameters)} parameters (${counted(layer.extra_parameters)}) of compressor and indexer` : "no parameters to the common path"),
       marks.length ? fact("also", list(marks)) : null),
   ];

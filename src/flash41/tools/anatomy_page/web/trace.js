@@ -114,5 +114,5 @@ function draftBlock(doc) {
   const { draft } = doc.trace;
   if (!draft) return [];
   const rows = draft.map(([id, text, chance], index) => [String(index + 1), text === null ? `id ${id}` : `\u201c${visible(text)}\u201d (${id})`, percent(chance ?? 0)]);
-  return [h("h3", {}, "Drafted behind the last token"), table(["draft", "token", "chance by the confidence head, given the ones before"], rows, [0, 2])];
+  return [h("h3", {}, "Drafted behind the last token"), h("p", { class: "hint" }, "The chance is the confidence head's, given that the drafts before it are accepted."), table(["draft", "token", "chance"], rows, [0, 2])];
 }

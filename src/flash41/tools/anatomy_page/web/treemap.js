@@ -88,7 +88,7 @@ function bars(rows, total, written) {
 function active(sizes) {
   return [
     h("h3", {}, `Met by one token: ${whole(sizes.active_total)} parameters`),
-    h("p", {}, `${whole(sizes.active_without_embedding)} if the embedding counts as a look-up; ${whole(sizes.active_encoder)} in the layers before the last plane.`),
+    h("p", {}, `${whole(sizes.active_without_embedding)} if the embedding counts as a look-up${sizes.active_encoder === null ? "" : `; ${whole(sizes.active_encoder)} in the layers before the last plane`}.`),
     bars(sizes.active.map((part) => [part.label, part.parameters]), sizes.active_total, (value) => whole(value)),
   ];
 }

@@ -27,7 +27,7 @@ from helpers.golden_judge import CHECKPOINT
 from helpers.models import Models
 from helpers.traced_files import Arrays, save, scripted_trace
 
-READY = "document.querySelectorAll('.anatomy footer').length === 1 && document.querySelectorAll('.sizes .figure svg').length > 0"
+READY = "document.querySelector('.anatomy footer') !== null && document.querySelector('.sizes .figure svg') !== null"
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>"
@@ -80,12 +80,6 @@ def column(page: Page, layer: int) -> Any:
     return page.locator(f".column[data-layer='{layer}']")
 
 
-def labels(page: Page, selector: str) -> dict[str, str]:
-    """What segments or tiles say: name and the rest."""
-    found = page.locator(selector).evaluate_all("all => all.map((one) => one.getAttribute('aria-label'))")
-    return dict(label.split(", ", 1) for label in found)
-
-
 # Any model.
 
 
@@ -132,8 +126,13 @@ def test_the_numbers_shown_are_the_ledgers(browser: Browser, release: str) -> No
 
 def test_areas_are_to_scale(browser: Browser, release: str) -> None:
     with opened(browser, release, READY) as page:
-        boxes = page.locator(".sizes .figure").first.locator(".tile").evaluate_all(
-            "all => all.map((one) => [one.getAttribute('aria-label').split(',')[0], (one.width.baseVal.value + 1) * (one.height.baseVal.value + 1)])"
+        boxes = (
+            page.locator(".sizes .figure")
+            .first.locator(".tile")
+            .evaluate_all(
+                "all => all.map((one) => [one.getAttribute('aria-label').split(',')[0], "
+                "(one.width.baseVal.value + 1) * (one.height.baseVal.value + 1)])"
+            )
         )
         areas = dict(boxes)
         share = areas["routed experts"] / sum(areas.values())
@@ -185,13 +184,17 @@ def test_the_forward_follows_the_layer(browser: Browser, release: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_told_from_its_ground(scheme: str, browser: Browser, release: str) -> None:
     with opened(browser, release, READY, color_scheme=scheme) as page:
-        weakest = page.evaluate(CONTRAST, [".lead", ".cell.mode", ".fact dt", ".verb.writes", ".verb.reads", ".where", "code", "h3", ".told"])
+        weakest = page.evaluate(
+            CONTRAST,
+            [".lead", ".cell.mode", ".fact dt", ".verb.writes", ".verb.reads", ".where", "code", "h3", ".told"],
+        )
         assert min(weakest.values()) >= 4.5, weakest
 
 
 CONTRAST = """(selectors) => {
   const parsed = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = (colour) => colour.slice(0, 3).map((v) => linear(v / 255))
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const ground = (one) => {
     for (let at = one; at; at = at.parentElement) {
@@ -204,7 +207,8 @@ CONTRAST = """(selectors) => {
     const [a, b] = [light(parsed(getComputedStyle(one).color)), light(ground(one))].sort((x, y) => y - x);
     return (a + 0.05) / (b + 0.05);
   };
-  return Object.fromEntries(selectors.map((s) => [s, Math.min(...[...document.querySelectorAll(s)].filter((one) => !one.closest(".absent")).map(ratio))]));
+  const all = (selector) => [...document.querySelectorAll(selector)].filter((one) => !one.closest(".absent"));
+  return Object.fromEntries(selectors.map((selector) => [selector, Math.min(...all(selector).map(ratio))]));
 }"""
 
 

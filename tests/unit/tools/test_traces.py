@@ -236,7 +236,9 @@ def test_a_draft_is_the_same_behind_any_chunks_and_changes_nothing_before_it(
     for name, expected in whole.items():
         assert np.array_equal(drafted[name], expected), name
     found = trace(model, IDS, chunks, ("draft.*", "mtp*"), draft=True)
-    assert set(found) == {name for name in drafted if name in ("ids", "logits") or name.startswith(("trace/draft", "trace/mtp"))}
+    assert set(found) == {
+        name for name in drafted if name in ("ids", "logits") or name.startswith(("trace/draft", "trace/mtp"))
+    }
     for name, values in found.items():
         assert np.array_equal(values, drafted[name]), name
 

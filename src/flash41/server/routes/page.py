@@ -1,7 +1,8 @@
 """`GET /` and `GET /web/{name}`: the page for people, as files of the package.
 
-The drawing program of the anatomy tab is the one of `flash41 anatomy`, in one file each for script and style.  Files are read once, when the application is made; nothing else of the disk can be reached.  A browser asks again
-at every visit and is told when nothing has changed.
+The drawing program of the anatomy tab is that of `flash41 anatomy`, in one file each for script and style.  Files are
+read once, when the application is made; nothing else of the disk can be reached.  A browser asks again at every visit
+and is told when nothing has changed.
 """
 
 import hashlib

@@ -13,6 +13,7 @@ export class Anatomy {
   async show() {
     if (this.isDrawn) return;
     this.isDrawn = true;
+    byId("anatomy-state").textContent = "Measuring the model.";
     try {
       const [model, { drawAnatomy }] = await Promise.all([getJson("v1/anatomy"), import("./drawing.js")]);
       const host = byId("anatomy-drawing");

@@ -85,4 +85,11 @@ def _add_output(steps: Steps, config: ModelConfig, layer: LayerSpec) -> None:
     width = attention.o_groups * attention.o_lora_rank
     does = f"RoPE back, then {attention.o_groups} groups of heads, each with its own matrix."
     steps.add("wo_a", does, ["T", width], "BF16", weights=["attn.wo_a.weight"], part="attn")
-    steps.add("wo_b", "Back to the width of a stream.", ["T", config.hidden_size], "BF16", weights=["attn.wo_b.weight"], part="attn")
+    steps.add(
+        "wo_b",
+        "Back to the width of a stream.",
+        ["T", config.hidden_size],
+        "BF16",
+        weights=["attn.wo_b.weight"],
+        part="attn",
+    )

@@ -51,7 +51,12 @@ def _facts(anatomy: Anatomy) -> list[dict[str, object]]:
         ("on disk", ledger.total.num_bytes, "bytes", "scales included"),
         ("layers", f"{config.num_layers} + {config.dspark.num_stages}", "text", "backbone + draft stages"),
         ("hidden", f"{config.mhc.streams} x {config.hidden_size}", "text", "residual streams x channels"),
-        ("experts", f"{config.moe.num_experts_per_token} of {config.moe.num_experts}", "text", "per token and layer, + 1 shared"),
+        (
+            "experts",
+            f"{config.moe.num_experts_per_token} of {config.moe.num_experts}",
+            "text",
+            "per token and layer, + 1 shared",
+        ),
         ("rows per query", *_rows(anatomy)),
         ("reuse a selection", f"{reusing} of {config.num_layers}", "text", "layers that read rows and score none"),
         ("positions", config.max_positions, "plain", "longest request"),

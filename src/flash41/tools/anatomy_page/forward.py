@@ -4,8 +4,6 @@ Layers that differ in nothing that is drawn are of one kind; a step list is made
 the forward, `n` the compressed rows a query sees.  spec: mhc.md section 1, attention.md sections 3 to 11.
 """
 
-from dataclasses import astuple, replace
-
 from flash41.config.architecture import ModelConfig
 from flash41.config.topology import LayerSpec, Topology
 from flash41.tools.anatomy_page.attention_steps import add_attention
@@ -47,9 +45,9 @@ def tensor_prefix(config: ModelConfig, layer: LayerSpec) -> str:
 
 def _kind(layer: LayerSpec) -> tuple[object, ...]:
     """What tells drawn layers apart; two Engram tables have different sizes, so such a layer is its own kind."""
-    number = layer.layer_id if layer.has_engram else -1
-    owners = {"kv_owner": layer.kv_owner is not None, "topk_owner": layer.topk_owner is not None}
-    return astuple(replace(layer, layer_id=number, group_start=0, **owners))
+    table = layer.layer_id if layer.has_engram else None
+    blocks = layer.produces_candidates, layer.bounded_by_candidates
+    return layer.mode, layer.ratio, *blocks, table, layer.is_tap, layer.is_draft
 
 
 def _before(config: ModelConfig, tensors: Tensors) -> list[Step]:
@@ -112,7 +110,9 @@ def _add_engram(steps: Steps, config: ModelConfig) -> None:
 def _add_mixes(steps: Steps, config: ModelConfig, sub_layer: str, pre: str) -> None:
     streams, width = config.mhc.streams, config.hidden_size
     names = [f"hc_{sub_layer}_{name}" for name in ("fn", "base", "scale")]
-    does = f"{streams} pre, {streams} post, {streams} x {streams} comb by {config.mhc.sinkhorn_iterations} Sinkhorn steps."
+    does = (
+        f"{streams} pre, {streams} post, {streams} x {streams} comb by {config.mhc.sinkhorn_iterations} Sinkhorn steps."
+    )
     out = ["T", streams * (streams + 2)]
     steps.add(f"mHC mixes, {sub_layer}", does, out, "FP32", rail="streams", weights=names, part="mhc")
     steps.add("collapse", f"Sum of the streams, weighted by the {pre}.", ["T", width], "BF16", part="mhc")

@@ -35,7 +35,9 @@ def style() -> str:
 def page(document: Document) -> str:
     """The page as HTML."""
     code, look = script() + CALL, style()
-    policy = f"default-src 'none'; script-src '{_hash(code)}'; style-src '{_hash(look)}'; img-src data:; base-uri 'none'"
+    policy = (
+        f"default-src 'none'; script-src '{_hash(code)}'; style-src '{_hash(look)}'; img-src data:; base-uri 'none'"
+    )
     values = {
         "policy": policy + "; form-action 'none'",
         "title": html.escape(str(document["title"])),

@@ -95,7 +95,7 @@ def mode_records(anatomy: Anatomy) -> list[dict[str, object]]:
     """The four modes, those that no layer has among them; an example layer tells what each reads and writes."""
     layers = (*anatomy.topology.layers, *anatomy.topology.drafts)
     extra = anatomy.ledger.units.extra_by_layer
-    records = []
+    records: list[dict[str, object]] = []
     for mode, meaning in MODES.items():
         own = [layer for layer in layers if layer.mode is mode]
         backbone = [layer.layer_id for layer in own if not layer.is_draft]
@@ -116,7 +116,7 @@ def mode_records(anatomy: Anatomy) -> list[dict[str, object]]:
 
 def group_records(anatomy: Anatomy) -> list[dict[str, object]]:
     """The index groups in order."""
-    return [
+    records: list[dict[str, object]] = [
         {
             "layers": ranges(range(group.start, group.start + group.size)),
             "start": group.start,
@@ -128,6 +128,7 @@ def group_records(anatomy: Anatomy) -> list[dict[str, object]]:
         }
         for group in anatomy.groups
     ]
+    return records
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -99,7 +99,9 @@ def _draft_steps(config: ModelConfig, tensors: Tensors) -> list[Step]:
     weights = ["mtp.0.main_proj.weight", "mtp.0.main_norm.weight"]
     does = "One row per token of the target; the stages see it as window rows only."
     steps.add("main projection", does, ["T", width], "BF16", rail="one", weights=weights, part="draft")
-    does = f"The newest token and {block - 1} rows of noise (id {draft.noise_token_id}), as {config.mhc.streams} streams."
+    does = (
+        f"The newest token and {block - 1} rows of noise (id {draft.noise_token_id}), as {config.mhc.streams} streams."
+    )
     steps.add("block", does, [block, config.mhc.streams, width], "BF16", rail="streams", part="draft")
     does = (
         f"{draft.num_stages} blocks with a window and {draft.num_experts_per_token} of {draft.num_experts} experts; "

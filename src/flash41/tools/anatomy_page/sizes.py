@@ -64,9 +64,7 @@ def sizes(anatomy: Anatomy) -> dict[str, object]:
     return {
         "total": _amount(ledger.total),
         "leaves": [_leaf(row, amount) for row, amount in ledger.amounts.items()],
-        "owners": [
-            {"owner": name, "label": OWNERS[name], **_amount(amount)} for name, amount in ledger.owners.items()
-        ],
+        "owners": [{"owner": name, "label": OWNERS[name], **_amount(amount)} for name, amount in ledger.owners.items()],
         "active": _active(ledger.activation),
         "active_total": ledger.activation.total,
         "active_without_embedding": ledger.activation_without_embedding,

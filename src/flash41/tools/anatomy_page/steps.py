@@ -1,8 +1,8 @@
 """One line of the drawn forward: what is done, with which weights, and the shape that comes out.
 
-    rail    one      a single row per token
-            streams  the residual, as many lines as streams
-            branch   a sub-layer beside the residual
+rail    one      a single row per token
+        streams  the residual, as many lines as streams
+        branch   a sub-layer beside the residual
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from flash41.tools.anatomy_page.tensors import Tensors, Weight
 
 Step = dict[str, object]
-Extent = int | str
-"""A number, or `T` for the rows of the forward and the like."""
 
 
 class Steps:
@@ -26,14 +24,14 @@ class Steps:
         self,
         name: str,
         does: str,
-        out: Sequence[Extent],
+        out: Sequence[object],
         dtype: str,
         *,
         rail: str = "branch",
         weights: Sequence[str] = (),
         part: str = "",
     ) -> None:
-        """One more step; `part` names the mechanism it belongs to, for its colour."""
+        """One more step; `out` holds numbers, or `T` and the like; `part` names a mechanism, for its colour."""
         found: list[Weight] = self._tensors.weights(self._prefix, weights)
         self.steps.append(
             {

@@ -66,7 +66,9 @@ def read_trace_file(path: Path, config: ModelConfig, topology: Topology) -> Trac
     found = read_trace(path, is_drawn)
     points = {point: array for point, array in found.items() if is_drawn(point) or point == LOGITS}
     if not points:
-        raise RequestError(complaint(f"points in {path}", sorted(found)[:8], "points that are drawn: L<layer>.* or logits"))
+        raise RequestError(
+            complaint(f"points in {path}", sorted(found)[:8], "points that are drawn: L<layer>.* or logits")
+        )
     count = num_tokens(points)
     faults = _faults(points, count, config)
     if faults:

@@ -65,9 +65,7 @@ def trace_view(
 def _notes(num_kept: int, count: int, tokens: Sequence[Record]) -> list[str]:
     notes = []
     if num_kept < count:
-        notes.append(
-            f"{num_kept} of {count} tokens are in this page, those around the chosen one; --token moves them."
-        )
+        notes.append(f"{num_kept} of {count} tokens are in this page, those around the chosen one; --token moves them.")
     if any(layer.get("more") for token in tokens for layer in _layers(token)):
         notes.append(f"Of selections longer than {MOST_ROWS} rows the best {MOST_ROWS} are in this page.")
     return notes

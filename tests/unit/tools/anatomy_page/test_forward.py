@@ -64,7 +64,9 @@ def test_every_weight_of_a_layer_stands_at_a_step(tiny: Anatomy) -> None:
     for layer_id in (0, 1, 2, 3, 6, 8):
         shown = {weight["name"] for step in of_layer(found, layer_id) for weight in step["weights"]}
         prefix = f"layers.{layer_id}."
-        stored = {name.removeprefix(prefix).removesuffix(".weight") for name in schema(tiny.config) if name.startswith(prefix)}
+        stored = {
+            name.removeprefix(prefix).removesuffix(".weight") for name in schema(tiny.config) if name.startswith(prefix)
+        }
         wanted = {name for name in stored if not name.endswith(".scale") and ".experts." not in name}
         assert wanted - shown == set(), layer_id
 

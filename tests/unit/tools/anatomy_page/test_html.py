@@ -34,7 +34,10 @@ def test_the_policy_allows_exactly_its_own_style_and_script(tiny: Anatomy) -> No
     assert policy is not None
     rules = dict(rule.strip().split(" ", 1) for rule in policy.group(1).split(";"))
     assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
-    for name, pattern in (("script-src", r'<script type="module">(.*?)</script>'), ("style-src", r"<style>(.*?)</style>")):
+    for name, pattern in (
+        ("script-src", r'<script type="module">(.*?)</script>'),
+        ("style-src", r"<style>(.*?)</style>"),
+    ):
         (content,) = re.findall(pattern, text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert rules[name] == f"'sha256-{digest}'"
@@ -60,7 +63,9 @@ def test_numbers_that_json_lacks_are_refused() -> None:
 
 
 def test_the_program_makes_no_markup_and_fits_into_an_element() -> None:
-    forbidden = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|fetch\(|import ")
+    forbidden = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|fetch\(|import "
+    )
     assert forbidden.findall(script()) == []
     assert "</" not in script() + style()
     assert "function drawAnatomy(" in script()

@@ -16,7 +16,10 @@ def test_every_layer_of_the_release_is_told(release: Anatomy) -> None:
 
 def test_a_reindex_layer_reads_and_scores_the_plane_of_its_owner(release: Anatomy) -> None:
     record = layer_records(release)[24]
-    assert record["writes"] == ["its own window: one row of 512 per token", "a selection: at most 512 row numbers per token"]
+    assert record["writes"] == [
+        "its own window: one row of 512 per token",
+        "a selection: at most 512 row numbers per token",
+    ]
     assert record["reads"] == [
         "its own window: at most 128 rows",
         "the plane of layer 20: at most 512 rows",
@@ -36,7 +39,12 @@ def test_an_owner_is_read_by_all_behind_it(release: Anatomy) -> None:
 
 def test_modes_are_counted_and_cost_what_the_specification_says(release: Anatomy) -> None:
     found = {record["mode"]: record for record in mode_records(release)}
-    assert {mode: record["num_layers"] for mode, record in found.items()} == {"WINDOW": 2, "FULL": 4, "REINDEX": 4, "REUSE": 30}
+    assert {mode: record["num_layers"] for mode, record in found.items()} == {
+        "WINDOW": 2,
+        "FULL": 4,
+        "REINDEX": 4,
+        "REUSE": 30,
+    }
     assert found["FULL"]["extra_parameters"] == [8_094_336, 10_715_776]
     assert found["REUSE"]["layers"] == "3-7, 9-13, 15-19, 21-23, 25-27, 29-31, 33-35, 37-39"
     assert (found["WINDOW"]["num_drafts"], found["REINDEX"]["bounded"]) == (3, True)

@@ -62,7 +62,12 @@ def test_the_released_configuration_alone_is_enough(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("page.txt", r"ends in \.html"), ("there.html", "or use --force"), ("no/page.html", "existing folder"), ("d.html", "a file")],
+    [
+        ("page.txt", r"ends in \.html"),
+        ("there.html", "or use --force"),
+        ("no/page.html", "existing folder"),
+        ("d.html", "a file"),
+    ],
 )
 def test_targets_that_cannot_be_are_refused(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "there.html").write_text("kept")

@@ -25,10 +25,23 @@ def test_the_release_has_the_published_bytes(release: Anatomy) -> None:
     published = found["bf16", "fp8", 0]
     assert (published["page_bytes"], published["state_bytes"]) == (739_840, 5_276_672)
     assert published["bytes_per_token"] == 2890
-    assert [part["bytes"] for part in published["page"]] == [131_072, 131_072, 131_072, 262_144, 16_896, 16_896, 16_896, 33_792]
+    assert [part["bytes"] for part in published["page"]] == [
+        131_072,
+        131_072,
+        131_072,
+        262_144,
+        16_896,
+        16_896,
+        16_896,
+        33_792,
+    ]
     assert [part["bytes"] for part in published["state"]][:3] == [5_242_880, 16_384, 16_384]
     assert found["bf16", "fp8", 5]["state_bytes"] == 5_971_968
-    assert [found[pair]["bytes_per_token"] for pair in (("bf16", "fp4", 0), ("fp4", "fp8", 0), ("fp4", "fp4", 0))] == [2730, 1050, 890]
+    assert [found[pair]["bytes_per_token"] for pair in (("bf16", "fp4", 0), ("fp4", "fp8", 0), ("fp4", "fp4", 0))] == [
+        2730,
+        1050,
+        890,
+    ]
 
 
 def test_a_stripe_is_a_layer(release: Anatomy) -> None:

@@ -42,7 +42,9 @@ def test_drawn_points_are_known_by_name(point: str) -> None:
     assert is_drawn(point)
 
 
-@pytest.mark.parametrize("point", ["L2.attn.q", "embed", "Lx.router.ids", "mtp0.router.ids", "router.ids", "L.router.ids"])
+@pytest.mark.parametrize(
+    "point", ["L2.attn.q", "embed", "Lx.router.ids", "mtp0.router.ids", "router.ids", "L.router.ids"]
+)
 def test_other_points_stay_on_disk(point: str) -> None:
     assert not is_drawn(point)
 

@@ -121,4 +121,9 @@ def test_a_token_outside_is_refused(chosen: int, tmp_path: Path, tiny: Anatomy) 
 
 
 def test_numbers_are_rounded_and_what_is_none_is_null() -> None:
-    assert [rounded(value) for value in (1.23456, -0.000123456, float("nan"), float("-inf"))] == [1.235, -0.0001235, None, None]
+    assert [rounded(value) for value in (1.23456, -0.000123456, float("nan"), float("-inf"))] == [
+        1.235,
+        -0.0001235,
+        None,
+        None,
+    ]

@@ -33,7 +33,8 @@ def _add_query(steps: Steps, config: ModelConfig, layer: LayerSpec) -> None:
     does = f"{rotation(config, layer)}, on the last {config.rope.head_dim} channels of every head."
     out = ["T", attention.num_heads, attention.head_dim]
     steps.add("q", does, out, "BF16", weights=["attn.wq_b.weight"], part="attn")
-    does = "Norm, RoPE, FP8/32 round trip. K and V are this one row; it enters the layer's own window."
+    kept = "rows of a block leave nothing behind" if layer.is_draft else "it enters the layer's own window"
+    does = f"Norm, RoPE, FP8/32 round trip. K and V are this one row; {kept}."
     names = ["attn.wkv.weight", "attn.kv_norm.weight"]
     steps.add("window row", does, ["T", attention.head_dim], "BF16", weights=names, part="window")
 

@@ -73,6 +73,13 @@ class DecodedWeights:
         step = max(1, ELEMENTS_PER_BAND * weight.shape[-2] // weight.numel())
         return (part.double().mT for part in weight.split(step, dim=-2))
 
+    def spread(self, values: Tensor, counts: tuple[int, ...]) -> Tensor:
+        """Each entry of a vector repeated as often as `counts` says."""
+        kept = self._find("spread", (values,))
+        if kept is None:
+            kept = self._keep("spread", (values,), values.repeat_interleave(torch.tensor(counts)))
+        return kept
+
     def _find(self, kind: str, sources: tuple[Quantized | Tensor, ...]) -> Tensor | None:
         """A decoded weight that is kept.  Looked up before anything else: a small model asks for nothing new."""
         key: Key = (kind, *map(id, sources))

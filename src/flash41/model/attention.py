@@ -134,8 +134,10 @@ class Attention(nn.Module):
         lists = selections.lists[topk_owner]
         if selection.width == 0:
             return window.rows, lists
-        chosen = step.view.read_main(owner, selection.rows[:, : selection.width])
-        return torch.cat((window.rows, chosen.flatten(0, 1))), lists
+        if selections.read is None or selections.read[0] != (owner, topk_owner):
+            chosen = step.view.read_main(owner, selection.rows[:, : selection.width]).flatten(0, 1)
+            selections.read = (owner, topk_owner), chosen
+        return torch.cat((window.rows, selections.read[1])), lists
 
 
 def join(window: WindowRows, selection: Selection, selections: Selections) -> RowLists:

@@ -73,8 +73,8 @@ class Attention(nn.Module):
         else:
             heads, index_heads = self.wq_b.beside(self.indexer.wq_b, qr)
         # Query heads and the window row turn by the same angles, so they turn together.
-        q, kv = heads.view(-1, self._config.num_heads, self._config.head_dim), self.kv_norm(row).unsqueeze(1)
-        turned = self._kernels.rotate(torch.cat((q, kv), 1), *angles)
+        q = heads.view(-1, self._config.num_heads, self._config.head_dim)
+        turned = self._kernels.rotate(torch.cat((q, self.kv_norm(row).unsqueeze(1)), 1), *angles)
         q, kv = turned[:, :-1], self._round.window(turned[:, -1])
         probe(f"{self._name}.attn.q", q)
         if probe.active:
@@ -88,7 +88,7 @@ class Attention(nn.Module):
         scale = self._config.head_dim**-0.5
         o = self._kernels.sparse_attention(q, rows, lists.index, lists.counts, self.attn_sink, scale)
         o = self._kernels.rotate(o, *angles, inverse=True)
-        return self.wo_b(self.wo_a(o.reshape(o.shape[0], self._config.o_groups, -1)))  # type: ignore[no-any-return]
+        return self.wo_b(self.wo_a(o.reshape(o.shape[0], self._config.o_groups, -1)))
 
     def context_row(self, x: Tensor, angles: Angles) -> Rows:
         """[n, D] -> [n, d]: window rows of inputs that ask nothing; what the target hands to a draft stage."""

@@ -118,4 +118,4 @@ class Backbone(nn.Module):
         normed = self.norm(hidden)
         step.probe("final.hidden", hidden)
         step.probe("final.norm", normed)
-        return self.head(normed[step.batch.logit_rows] if step.probe.active else normed)  # type: ignore[no-any-return]
+        return self.head(normed[step.batch.logit_rows] if step.probe.active else normed)

@@ -88,14 +88,15 @@ def experts(
     """
     num_rows, topk = ids.shape
     visits = _visits(ids, bank, shared)
+    order, rows, places = torch.tensor((visits.order, visits.rows, visits.places)).unbind()
     every_weight = torch.cat((weights.flatten(), weights.new_ones(num_rows)))
-    weight = every_weight.index_select(0, torch.tensor(visits.order)).unsqueeze(1)
-    inputs = (round_fp8_32(x) if quantize_input else x).index_select(0, torch.tensor(visits.rows))
+    weight = every_weight.index_select(0, order).unsqueeze(1)
+    inputs = (round_fp8_32(x) if quantize_input else x).index_select(0, rows)
     projected = _products(inputs, visits, _gate_up, quantize_input, decoded).to(x.dtype)
     activation = swiglu(projected, limit, weight).to(x.dtype)
     middle = round_fp8_32(activation) if quantize_input else activation
     outputs = _products(middle, visits, _down, quantize_input, decoded).to(x.dtype)
-    stored = torch.empty_like(outputs).index_copy_(0, torch.tensor(visits.places), outputs)
+    stored = torch.empty_like(outputs).index_copy_(0, places, outputs)
     routed, alone = stored.split_with_sizes((num_rows * topk, num_rows))
     total = torch.zeros(x.shape, dtype=torch.float32)
     for output in routed.view(num_rows, topk, -1).unbind(1):

@@ -73,6 +73,11 @@ class DecodedWeights:
         step = max(1, ELEMENTS_PER_BAND * weight.shape[-2] // weight.numel())
         return (part.double().mT for part in weight.split(step, dim=-2))
 
+    def num_in_a_band(self, *weights: Quantized) -> int:
+        """How many stacks of weights like these fit into one band; 1 where not even one does."""
+        num_elements = sum(weight.shape[0] * weight.shape[1] for weight in weights)
+        return max(1, ELEMENTS_PER_BAND // num_elements)
+
     def spread(self, values: Tensor, counts: tuple[int, ...]) -> Tensor:
         """Each entry of a vector repeated as often as `counts` says."""
         kept = self._find("spread", (values,))

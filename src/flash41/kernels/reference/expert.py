@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from flash41.kernels.interface import ExpertBank, ExpertWeights
-from flash41.kernels.reference.decoded import ELEMENTS_PER_BAND, GROUP, DecodedWeights
+from flash41.kernels.reference.decoded import GROUP, DecodedWeights
 from flash41.kernels.reference.linear import added_blocks, block_product, dequantized_linear
 from flash41.numerics.scaled import Quantized, round_fp8_32
 
@@ -43,7 +43,8 @@ class _Visits:
     """Where its output goes: row * topk + rank of the expert among those of the row; the shared expert's behind."""
 
 
-def _visits(ids: Tensor, bank: ExpertBank, shared: ExpertWeights) -> _Visits:
+def _visits(ids: Tensor, bank: ExpertBank, shared: ExpertWeights, most: int) -> _Visits:
+    """Visits of ids [T, topk] in batches of at most `most` experts."""
     num_rows, topk = ids.shape
     visitors: dict[int, list[int]] = {}
     for visit, expert_id in enumerate(ids.flatten().tolist()):
@@ -57,7 +58,6 @@ def _visits(ids: Tensor, bank: ExpertBank, shared: ExpertWeights) -> _Visits:
             free[visit // topk] += 1
     groups.append((shared, list(range(num_rows * topk, num_rows * topk + num_rows))))
     batches, order = list[tuple[list[ExpertWeights], int]](), list[int]()
-    most = max(1, ELEMENTS_PER_BAND // (2 * shared.w1.shape[0] * shared.w1.shape[1]))
     for count in {len(visits): None for _, visits in groups}:
         alike = [group for group in groups if len(group[1]) == count]
         for first in range(0, len(alike), most):
@@ -87,7 +87,7 @@ def experts(
     x [T, D], ids int64 and weights FP32 [T, k].  A row's result does not depend on who else visits its experts.
     """
     num_rows, topk = ids.shape
-    visits = _visits(ids, bank, shared)
+    visits = _visits(ids, bank, shared, decoded.num_in_a_band(shared.w1, shared.w3))
     order, rows, places = torch.tensor((visits.order, visits.rows, visits.places)).unbind()
     every_weight = torch.cat((weights.flatten(), weights.new_ones(num_rows)))
     weight = every_weight.index_select(0, order).unsqueeze(1)

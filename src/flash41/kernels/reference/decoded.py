@@ -80,9 +80,10 @@ class DecodedWeights:
 
     def spread(self, values: Tensor, counts: tuple[int, ...]) -> Tensor:
         """Each entry of a vector repeated as often as `counts` says."""
-        kept = self._find("spread", (values,))
+        kind = f"spread {counts}"
+        kept = self._find(kind, (values,))
         if kept is None:
-            kept = self._keep("spread", (values,), values.repeat_interleave(torch.tensor(counts)))
+            kept = self._keep(kind, (values,), values.repeat_interleave(torch.tensor(counts)))
         return kept
 
     def _find(self, kind: str, sources: tuple[Quantized | Tensor, ...]) -> Tensor | None:

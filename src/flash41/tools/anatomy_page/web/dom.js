@@ -28,7 +28,7 @@ function figure(label, draw) {
   let last = 0;
   const redraw = (width) => {
     const { parts, height } = draw(width);
-    const options = { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": label };
+    const options = { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "group", "aria-label": label };
     box.replaceChildren(svg("svg", options, ...parts));
   };
   new ResizeObserver(([entry]) => {
@@ -69,9 +69,23 @@ function visible(text) {
 /** A table with a caption for those who cannot see the drawing above it. */
 function table(headers, rows, right = []) {
   const cell = (tag, value, index) => h(tag, { class: right.includes(index) ? "number" : null }, value);
-  const head = h("tr", {}, headers.map((header, index) => filled(cell("th", header, index), { scope: "col" }, [])));
-  const body = rows.map((row) => h("tr", {}, row.map((value, index) => cell("td", value, index))));
-  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": headers.join(", ") }, h("table", {}, h("thead", {}, head), h("tbody", {}, body)));
+  const head = h(
+    "tr",
+    {},
+    headers.map((header, index) => filled(cell("th", header, index), { scope: "col" }, [])),
+  );
+  const body = rows.map((row) =>
+    h(
+      "tr",
+      {},
+      row.map((value, index) => cell("td", value, index)),
+    ),
+  );
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "group", "aria-label": headers.join(", ") },
+    h("table", {}, h("thead", {}, head), h("tbody", {}, body)),
+  );
 }
 
 /** Buttons of which one is chosen. */

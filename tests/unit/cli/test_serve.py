@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from flash41.checkpoint.default import default_config
 from flash41.server import run
 from flash41.server.settings import ServerSettings
 from helpers.command_line import invoke
@@ -32,7 +33,7 @@ def test_without_options_the_default_is_served_to_this_machine(served: Served) -
     assert result.exit_code == 0, (result.output, result.exception)
     _, names, settings = served
     assert names == ["DeepSeek-V4.1-Flash"]
-    assert settings == ServerSettings()
+    assert settings == ServerSettings(model_config=default_config())
     *plan, last = result.stdout.splitlines()
     assert any(line.startswith("slots 1") for line in plan)
     assert last == "listening at http://127.0.0.1:1"
@@ -63,6 +64,7 @@ def test_every_option_reaches_the_server(served: Served, tmp_path: Path) -> None
         request_timeout_seconds=6.0,
         max_body_bytes=7 * 1024,
         grace_seconds=8.0,
+        model_config=default_config(),
     )
 
 

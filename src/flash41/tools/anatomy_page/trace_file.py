@@ -72,8 +72,8 @@ def read_trace_file(path: Path, config: ModelConfig, topology: Topology) -> Trac
     count = num_tokens(points)
     faults = _faults(points, count, config)
     if faults:
-        more = [f"and {len(faults) - MOST_FAULTS} more"] if len(faults) > MOST_FAULTS else []
-        raise RequestError(combined([*faults[:MOST_FAULTS], *more]))
+        more = f"; {len(faults) - MOST_FAULTS} more are not listed" if len(faults) > MOST_FAULTS else ""
+        raise RequestError(combined(faults[:MOST_FAULTS]) + more)
     ids = read_ids(path)
     if ids is not None and (ids.shape != (count,) or ids.dtype.kind not in "iu"):
         ids = None

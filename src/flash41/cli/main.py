@@ -24,6 +24,7 @@ from flash41.cli.generate import generate
 from flash41.cli.inspect import inspect
 from flash41.cli.make_checkpoint import make_checkpoint
 from flash41.cli.make_tiny import make_tiny
+from flash41.cli.plan import plan
 from flash41.cli.serve import serve
 from flash41.cli.trace import trace
 from flash41.errors import Flash41Error, complaint
@@ -108,6 +109,7 @@ def build_app() -> typer.Typer:
     app.command("batch", short_help="Answer a file of calls.")(batch)
     app.command("bench", short_help="Measure speed on this machine.")(bench)
     app.command("inspect", short_help="Show a model's layers and sizes.")(inspect)
+    app.command("plan", short_help="Tell what fits a machine, and how fast.")(plan)
     app.command("doctor", short_help="Find every fault of a checkpoint.")(doctor)
     app.command("trace", short_help="Save every intermediate result of a run.")(trace)
     app.command("draft-check", short_help="Show that drafts change no answer.")(draft_check)

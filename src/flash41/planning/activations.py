@@ -4,7 +4,7 @@ A step of T rows over N requests of at most C tokens, on one of P ranks; b bytes
 
     residual     T S D (3b + 16)                     streams before and after a sub-layer, and as FP64 in its mixing
     queries      T (H/P + 1) d (4b + 16)             heads before and after their rotation, the output, as FP64 in bands
-    rows         T K (2 d b + 8) + N W d b           selected rows gathered, then stacked below the window; addresses
+    rows         T K (2 d b + 8) + (N W + T) 2 d b   selected rows gathered, then stacked below windows; addresses
     lists        T (W + K) 8 (scorers + 4)           row numbers of each query, kept for every scorer of the forward
     index keys   N ceil(C / r) (dI (b + 1) + 24)     keys of whole requests, for the owner with the smallest ratio r
     scores       40 min(T N', B)                     a band of FP32 scores with masks and order; N' rows, B = 2^25
@@ -13,8 +13,8 @@ A step of T rows over N requests of at most C tokens, on one of P ranks; b bytes
     logits       R (V 4 + D 8),  R = N (1 + g)       one row per request and draft
     scratch      384 MiB                             bands and decoded weights of the kernels
 
-The terms are added although not all are alive at once, and each is rounded up to what a backend may do, so the sum is no
-measurement: a test holds it against what a step of the compiled kernels really holds.  Integers only.
+The terms are added although not all are alive at once, and each is rounded up to what a backend may do: the sum is no
+measurement.  A test holds it against what a step of the compiled kernels really takes.  Integers only.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,126 @@
+"""Every byte of a shard, read once from front to back: its SHA-256, and what no healthy weight holds.
+
+    scales       byte 255 (NaN)
+    E4M3         codes 127 and 255 (NaN)
+    BF16, F32    infinities and NaN
+    all          nothing but zeros, as holes of a lost copy read
+
+Memory is one piece, whatever the size of a tensor.  Packed FP4 has no code that is no number.  Knows nothing of
+configs.
+spec: number-formats.md section 1, config.md section 4.9 rule C3.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from flash41.checkpoint.faults import Fault, FaultKind
+from flash41.checkpoint.headers import ShardHeader, TensorEntry, read_identity
+from flash41.checkpoint.stored import StoredDtype
+
+PIECE_BYTES = 1 << 23
+NAN_SCALE = 255
+MAY_BE_ZERO = (".bias", ".bias_vl", "attn_sink", "_base")
+"""Ends of names of vectors that are added to something, so that zero is a value like any other."""
+
+Progress = Callable[[int], None]
+"""Called with the bytes read since the last call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardScan:
+    """What reading a shard found."""
+
+    sha256: str
+    """Of the whole file, hexadecimal."""
+    faults: tuple[Fault, ...]
+    """One per tensor and kind of trouble."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of a tensor so far."""
+
+    num_bad: int = 0
+    first_bad: int = 0
+    any_bit: bool = False
+
+
+def scan_shard(header: ShardHeader, progress: Progress) -> ShardScan:
+    """Reads a shard whose header was read; a file that changed meanwhile is a fault of its own."""
+    digest = hashlib.sha256()
+    faults: list[Fault] = []
+    try:
+        with header.path.open("rb") as file:
+            digest.update(file.read(header.data_start))
+            progress(header.data_start)
+            for name, entry in sorted(header.tensors.items(), key=lambda item: item[1].begin):
+                seen = _Seen()
+                for piece in _pieces(file, entry.end - entry.begin):
+                    digest.update(piece)
+                    _look(piece, entry.dtype, seen)
+                    progress(len(piece))
+                faults += _faults(name, entry, seen)
+        if read_identity(header.path) != header.identity:
+            raise OSError("changed while it was read")
+    except OSError as error:
+        message = f"{header.path.name}: {error}, expected a file that stays as it is"
+        faults = [Fault(kind=FaultKind.CHANGED, message=message)]
+    return ShardScan(sha256=digest.hexdigest(), faults=tuple(faults))
+
+
+def _pieces(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
+    while num_bytes:
+        piece = file.read(min(PIECE_BYTES, num_bytes))
+        if len(piece) < min(PIECE_BYTES, num_bytes):
+            raise OSError("ended before its last tensor")
+        num_bytes -= len(piece)
+        yield piece
+
+
+def _look(piece: bytes, dtype: StoredDtype, seen: _Seen) -> None:
+    """Adds a piece, which holds whole elements, to what is known of a tensor."""
+    data = np.frombuffer(piece, dtype=np.uint8)
+    seen.any_bit = seen.any_bit or bool(data.any())
+    bad = _bad(data, dtype)
+    if bad is None:
+        return
+    count = int(np.count_nonzero(bad))
+    if count and not seen.num_bad:
+        seen.first_bad += int(bad.argmax())
+    elif not seen.num_bad:
+        seen.first_bad += len(bad)
+    seen.num_bad += count
+
+
+def _bad(data: npt.NDArray[np.uint8], dtype: StoredDtype) -> npt.NDArray[np.bool_] | None:
+    """Which elements are no finite number; None for a format in which all are."""
+    bad: npt.NDArray[np.bool_] | None = None
+    if dtype is StoredDtype.F8_E8M0:
+        bad = data == NAN_SCALE
+    elif dtype is StoredDtype.F8_E4M3:
+        bad = (data & 0x7F) == 0x7F
+    elif dtype is StoredDtype.BF16:
+        bad = (data.view("<u2") & 0x7F80) == 0x7F80
+    elif dtype is StoredDtype.F32:
+        bad = (data.view("<u4") & 0x7F800000) == 0x7F800000
+    return bad
+
+
+def _faults(name: str, entry: TensorEntry, seen: _Seen) -> Iterator[Fault]:
+    if seen.num_bad:
+        place = [int(index) for index in np.unravel_index(seen.first_bad, entry.shape)] if entry.shape else []
+        more = f"; {seen.num_bad:,} such" if seen.num_bad > 1 else ""
+        if entry.dtype is StoredDtype.F8_E8M0:
+            message, kind = f"{name}: scale byte {NAN_SCALE} (NaN) at {place}{more}", FaultKind.SCALE
+        else:
+            message = f"{name}: got NaN or infinity at {place}, expected finite {entry.dtype.value} values{more}"
+            kind = FaultKind.WEIGHT
+        yield Fault(kind=kind, message=message, names=(name,))
+    if not seen.any_bit and entry.end > entry.begin and not name.endswith(MAY_BE_ZERO):
+        message = f"{name}: got nothing but zero bytes, expected weights (a hole, as an incomplete copy leaves)"
+        yield Fault(kind=FaultKind.WEIGHT, message=message, names=(name,))

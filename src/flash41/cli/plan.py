@@ -7,9 +7,7 @@ import typer
 
 from flash41.cli import machine_options as machines
 from flash41.cli import options
-from flash41.cli.common import AsJson, print_json
-
-RELEASE = "the released model"
+from flash41.cli.common import AsJson
 
 
 def plan(
@@ -58,18 +56,6 @@ def plan(
     it does not fit, the plan says what to change. Sizes: K, M, G, T are powers of 1024; rates: of 1000. The exit
     status is 0 where it fits, 1 where it does not. Every sum is explained in docs/planning.md.
     """
-    from flash41.checkpoint.release import RELEASE_NAME, release_config
-    from flash41.cli.plan_text import plan_sections, plan_title
-    from flash41.cli.sections import print_sections
-    from flash41.config.huggingface import read_config
-    from flash41.config.names import named_wish
-    from flash41.config.run import RunWish
-    from flash41.planning.capacity import plan_machine
-    from flash41.planning.demand import Demand
-    from flash41.planning.remedies import remedies
-    from flash41.planning.report import plan_document
-    from flash41.planning.resolve import DEFAULT_MODEL_LEN, default_block_size
-
     typed = machines.MachineOptions(
         gpu=gpu,
         gpus=gpus,
@@ -79,24 +65,19 @@ def plan(
         memory_bandwidth=memory_bandwidth,
         reserve=reserve,
     )
-    found = typed.machine()
-    config = release_config() if path is None else read_config(path)
-    sizes = RunWish(
-        max_model_len=min(DEFAULT_MODEL_LEN, config.max_positions) if context is None else context,
-        max_num_seqs=concurrency,
-        max_num_batched_tokens=max_num_batched_tokens,
-        block_size=default_block_size(config) if block_size is None else block_size,
+    from flash41.cli.plan_answer import Asked, show_plan
+
+    asked = Asked(
+        context=context,
+        requests=concurrency,
+        profile=profile,
+        kv_cache_dtype=kv_cache_dtype,
+        index_cache_dtype=index_cache_dtype,
+        draft=draft,
+        images=images,
+        rows=max_num_batched_tokens,
+        block_size=block_size,
         prefix_cache=prefix_cache,
     )
-    wish = named_wish(
-        sizes, profile=profile, kv_cache_dtype=kv_cache_dtype, index_cache_dtype=index_cache_dtype, draft=draft
-    )
-    answer = plan_machine(config, found, Demand(wish=wish, images=images))
-    changes = remedies(config, answer)
-    if as_json:
-        print_json(plan_document(answer, changes))
-    else:
-        typer.echo(plan_title(answer, RELEASE_NAME if path is None else str(path), is_here=typed.is_here))
-        print_sections(plan_sections(answer, changes))
-    if not answer.fits:
+    if not show_plan(path, typed, asked, as_json=as_json):
         raise typer.Exit(1)

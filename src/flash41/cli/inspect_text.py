@@ -159,8 +159,8 @@ def _activation(anatomy: Anatomy) -> Section:
     totals = [
         ("total", activation.total),
         ("without embedding", anatomy.ledger.activation_without_embedding),
-        ("encoder layers only", anatomy.ledger.encoder_activation.total),
-        ("decoder layers only", anatomy.ledger.decoder_activation),
+        ("encoder layers, prefill half", anatomy.ledger.encoder_activation.total),
+        ("decoder layers", anatomy.ledger.decoder_activation),
     ]
     rows = [(name, f"{count:,}", human_count(count)) for name, count in (*parts, *totals)]
     title, right = "Parameters active per token", ("parameters", "")

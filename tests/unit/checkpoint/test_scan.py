@@ -1,5 +1,6 @@
 import hashlib
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,19 @@ def test_a_file_that_changes_while_it_is_read_is_one_fault(tmp_path: Path) -> No
     path.unlink()
     (fault,) = scan.scan_shard(header, unheard).faults
     assert fault.kind is FaultKind.CHANGED
+
+
+def test_memory_is_a_few_pieces_whatever_the_size_of_a_tensor(tmp_path: Path) -> None:
+    size = 16 * scan.PIECE_BYTES
+    entry = {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(shard_bytes({"x.weight": entry}))
+    os.truncate(path, path.stat().st_size + size)
+    header = read_header(path)
+    tracemalloc.start()
+    try:
+        scan.scan_shard(header, unheard)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 5 * scan.PIECE_BYTES

@@ -239,5 +239,5 @@ def _binding(sums: _Sums, run: RunPlan | None, largest_context: int, config: Mod
     if run is None:
         return "cache: pages, STATE and images of the requests exceed what weights and activations leave"
     if largest_context >= config.max_positions:
-        return "the model: requests end at its last position before memory does"
-    return "memory: a longer context or more requests would need more of it"
+        return "the model, for longer requests: they end at its last position; memory, for more of them"
+    return "memory, for longer requests and for more of them"

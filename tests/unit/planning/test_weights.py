@@ -57,10 +57,14 @@ def test_what_is_not_loaded_is_not_counted() -> None:
     assert plain.loaded_bytes == plain.always_bytes + plain.sometimes_bytes
 
 
+PARTS = ("flash41.model.", "torch.nn.modules.container", __name__)
+"""Where the classes are whose objects hold weights, or hold what does."""
+
+
 class Held:
     """Bytes of every tensor below a module, mapped codes and copies apart, each memory once."""
 
-    def __init__(self, *modules: nn.Module) -> None:
+    def __init__(self, *modules: object) -> None:
         self.seen: dict[int, torch.Tensor] = {}
         for module in modules:
             self.visit(module)
@@ -71,9 +75,9 @@ class Held:
         elif isinstance(thing, Quantized):
             self.visit(thing.codes)
             self.visit(thing.scales)
-        elif isinstance(thing, nn.Module) and not isinstance(thing, Rope):  # frequencies are no weights
-            for value in vars(thing).values():
-                self.visit(value)
+        elif type(thing).__module__.startswith(PARTS) and not isinstance(thing, Rope):  # frequencies are no weights
+            for name in getattr(thing, "__dict__", getattr(type(thing), "__slots__", ())):
+                self.visit(getattr(thing, name, None))
         elif isinstance(thing, dict):
             for value in thing.values():
                 self.visit(value)

@@ -11,7 +11,7 @@ from flash41.planning.traffic import Traffic
 
 CPU_ONLY = "this version computes on processors, in one process; the figures are the model's on such GPUs"
 ROUTING = "rows are routed to experts evenly, and the experts in memory are those of any other routing"
-CEILING = "a ceiling counts reading only and takes every draft as accepted; no machine reaches it"
+CEILING = "a ceiling counts nothing but reading, from memory and not from a processor's cache, and accepts every draft"
 
 
 def plan_title(plan: MachinePlan, model: str, *, is_here: bool) -> str:

@@ -13,7 +13,7 @@ spec: number-formats.md section 1, config.md section 4.9 rule C3.
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from io import BufferedReader
 
 import numpy as np
 
@@ -61,12 +61,14 @@ def scan_shard(header: ShardHeader, progress: Progress) -> ShardScan:
         with header.path.open("rb") as file:
             digest.update(file.read(header.data_start))
             progress(header.data_start)
+            # One buffer for all pieces: fresh memory for each would cost as much as reading it.
+            buffer = bytearray(PIECE_BYTES)
             for name, entry in sorted(header.tensors.items(), key=lambda item: item[1].begin):
                 seen = _Seen()
-                for piece in _pieces(file, entry.end - entry.begin):
-                    digest.update(piece)
-                    _look(piece, entry.dtype, seen)
-                    progress(len(piece))
+                for length in _pieces(file, buffer, entry.end - entry.begin):
+                    digest.update(memoryview(buffer)[:length])
+                    _look(buffer, length, entry.dtype, seen)
+                    progress(length)
                 faults += _faults(name, entry, seen)
         if read_identity(header.path) != header.identity:
             raise OSError("changed while it was read")
@@ -76,36 +78,37 @@ def scan_shard(header: ShardHeader, progress: Progress) -> ShardScan:
     return ShardScan(sha256=digest.hexdigest(), faults=tuple(faults))
 
 
-def _pieces(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
+def _pieces(file: BufferedReader, buffer: bytearray, num_bytes: int) -> Iterator[int]:
+    """Lengths of the pieces that lie in the buffer, one after the other."""
     while num_bytes:
-        piece = file.read(min(PIECE_BYTES, num_bytes))
-        if len(piece) < min(PIECE_BYTES, num_bytes):
+        length = min(len(buffer), num_bytes)
+        if file.readinto(memoryview(buffer)[:length]) < length:
             raise OSError("ended before its last tensor")
-        num_bytes -= len(piece)
-        yield piece
+        num_bytes -= length
+        yield length
 
 
-def _look(piece: bytes, dtype: StoredDtype, seen: _Seen) -> None:
+def _look(buffer: bytearray, length: int, dtype: StoredDtype, seen: _Seen) -> None:
     """Adds a piece, which holds whole elements, to what is known of a tensor."""
-    seen.any_bit = seen.any_bit or bool(np.frombuffer(piece, dtype=np.uint8).any())
-    count, first = _bad(piece, dtype)
+    seen.any_bit = seen.any_bit or bool(np.frombuffer(buffer, dtype=np.uint8, count=length).any())
+    count, first = _bad(buffer, length, dtype)
     if count and not seen.num_bad:
         seen.first_bad += first
     elif not seen.num_bad:
-        seen.first_bad += len(piece) // dtype.element_bytes
+        seen.first_bad += length // dtype.element_bytes
     seen.num_bad += count
 
 
-def _bad(piece: bytes, dtype: StoredDtype) -> tuple[int, int]:
+def _bad(buffer: bytearray, length: int, dtype: StoredDtype) -> tuple[int, int]:
     """How many elements are no finite number, and which is the first; zeros where all are."""
     if dtype in BAD_BYTES:
         # Searching for a byte costs a fraction of counting it, and there should be none.
-        found = {byte: place for byte in BAD_BYTES[dtype] if (place := piece.find(byte)) >= 0}
-        return sum(map(piece.count, found)), min(found.values(), default=0)
+        found = {byte: place for byte in BAD_BYTES[dtype] if (place := buffer.find(byte, 0, length)) >= 0}
+        return sum(buffer.count(byte, 0, length) for byte in found), min(found.values(), default=0)
     if dtype not in BAD_EXPONENTS:
         return 0, 0
     word, exponent = BAD_EXPONENTS[dtype]
-    bad = (np.frombuffer(piece, dtype=word) & exponent) == exponent
+    bad = (np.frombuffer(buffer, dtype=word, count=length // dtype.element_bytes) & exponent) == exponent
     count = int(np.count_nonzero(bad))
     return count, int(bad.argmax()) if count else 0
 

@@ -3,6 +3,7 @@
 The points carry the names of the golden manifest (``embed``, ``L2.index.selected``, ``final.norm`` ...), so that a
 trace can be laid beside any other engine's, point by point.  With several chunks the rows are joined in order; what
 grows with the context (``index.scores``, ``index.candidates``) is padded at the end with "not visible" (-inf, -1).
+`ids` are the token ids as they were run.
 
 With a draft, the block behind the last token follows: its anchor is the likeliest token of the last row.  Its points
 have a row for each of its tokens, ``mtp<s>.context_row`` one for each row of context.

@@ -63,9 +63,8 @@ def read_call(record: CompletionBody, service: Service, settings: ServerSettings
     for ids in prompts:
         params = _params(record, len(ids), facts)
         for _ in range(count):
-            watcher = TextWatcher(service.codec.tokenizer, stop, facts.eos_token_id) if stop else None
             chosen = (seed + len(jobs)) & LARGEST_SEED
-            jobs.append(Job(prompt_ids=ids, params=params, seed=chosen, watcher=watcher, salt=salt))
+            jobs.append(Job(prompt_ids=ids, params=params, seed=chosen, stop=stop, salt=salt))
     usage = (record.stream_options or {}).get("include_usage") is True
     return TextCall(jobs=tuple(jobs), num_per_prompt=count, stop=stop, stream=bool(record.stream), includes_usage=usage)
 

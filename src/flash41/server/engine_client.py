@@ -12,12 +12,23 @@ process is to end, and never to hang.
 import asyncio
 import itertools
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from flash41.chat.conversation import ChatCodec
-from flash41.server.messages import Abort, Lines, Ready, Report, Stop, Submit, order_line, read_report
+from flash41.server.messages import (
+    Abort,
+    Lines,
+    Ready,
+    Report,
+    Stop,
+    Submit,
+    figures_of,
+    order_line,
+    read_report,
+    stats_of,
+)
 from flash41.server.service import (
     EngineStoppedError,
     Generation,
@@ -43,7 +54,7 @@ class EngineClient:
         self._connection = connection
         self._facts = ready.facts
         self._codec = ChatCodec.from_directory(Path(ready.directory), ready.image_token_id)
-        self._stats = ready.stats
+        self._figures: Sequence[Any] = figures_of(ready.stats)
         self._worker = worker
         self._job_ids = itertools.count()
         self._generations: dict[int, Generation] = {}
@@ -69,11 +80,11 @@ class EngineClient:
     @property
     def is_ready(self) -> bool:
         """Whether a job would be computed: the engine is there and its last steps did not all fail."""
-        return self.is_alive and self._stats.is_sound
+        return self.is_alive and self.stats().is_sound
 
     def stats(self) -> ServiceStats:
         """Figures of the last report."""
-        return self._stats
+        return stats_of(self._figures)
 
     async def start(self, on_death: Callable[[], None]) -> None:
         """Begins to listen to the engine; `on_death` is told when it ends unasked."""
@@ -113,7 +124,7 @@ class EngineClient:
             self._link.write(order_line(Abort(job_id)))
 
     def _take(self, report: Report) -> None:
-        self._stats = report.stats
+        self._figures = report.figures
         for job_id, token in report.tokens:
             generation = self._generations.get(job_id)
             if generation is not None:  # else it was closed while the token was on its way

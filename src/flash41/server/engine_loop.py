@@ -13,14 +13,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from flash41.engine.events import TokenEvent
 from flash41.engine.llm import LLM
 from flash41.engine.request import Constraint, FinishReason, Request, StopWatcher
 from flash41.errors import Flash41Error, RequestError
-from flash41.server.messages import Abort, Order, Report, Stop, Submit
+from flash41.server.messages import Abort, Order, Report, Stop, Submit, figures_of
 from flash41.server.service import GeneratedToken, GenerationError, Job, ModelFacts, ServiceStats
 from flash41.server.wishes import converted, watcher_of
 
@@ -42,6 +42,21 @@ class _Open:
     job: Job
     constraint: AnswerConstraint | None = None
     request: Request | None = None
+
+
+@dataclass(slots=True)
+class _Counts:
+    """The loop's own part of `ServiceStats`."""
+
+    num_steps: int = 0
+    num_failed_steps: int = 0
+    num_failing_steps: int = 0
+    num_finished: int = 0
+    num_generated_tokens: int = 0
+    step_seconds: float = 0.0
+
+
+_COUNTS = tuple(field.name for field in fields(_Counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +88,13 @@ class EngineLoop:
         self._job_of_request: dict[int, int] = {}
         self._failures: list[tuple[int, Flash41Error]] = []
         self._is_stale = False
-        self._stats = ServiceStats(engine=llm.engine.stats, taken=time.monotonic())
+        self._counts = _Counts()
 
     @property
     def stats(self) -> ServiceStats:
-        """Figures as they were last told."""
-        return self._stats
+        """Figures of this moment."""
+        counts = {name: getattr(self._counts, name) for name in _COUNTS}
+        return ServiceStats(engine=self._llm.engine.stats, taken=time.monotonic(), **counts)
 
     def run(self) -> None:
         """Computes until told to stop."""
@@ -181,26 +197,20 @@ class EngineLoop:
             if opened.request is not None and opened.request.finish_reason is FinishReason.ABORT:
                 del self._open[job_id], self._job_of_request[opened.request.request_id]
                 self._failures.append((job_id, failure))
-        stats = self._stats
-        self._stats = replace(
-            stats, num_failed_steps=stats.num_failed_steps + 1, num_failing_steps=stats.num_failing_steps + 1
-        )
+        self._counts.num_failed_steps += 1
+        self._counts.num_failing_steps += 1
 
     def _book(self, events: Sequence[TokenEvent], seconds: float) -> None:
-        stats = self._stats
-        self._stats = replace(
-            stats,
-            num_steps=stats.num_steps + 1,
-            num_failing_steps=0,
-            num_generated_tokens=stats.num_generated_tokens + sum(event.token is not None for event in events),
-            num_finished=stats.num_finished + sum(event.finish_reason is not None for event in events),
-            step_seconds=stats.step_seconds + seconds,
-        )
+        counts = self._counts
+        counts.num_steps += 1
+        counts.num_failing_steps = 0
+        counts.num_generated_tokens += sum(event.token is not None for event in events)
+        counts.num_finished += sum(event.finish_reason is not None for event in events)
+        counts.step_seconds += seconds
 
     def _publish(self, tokens: Sequence[tuple[int, GeneratedToken]]) -> None:
-        self._stats = replace(self._stats, engine=self._llm.engine.stats, taken=time.monotonic())
         failures, self._failures, self._is_stale = self._failures, [], False
-        self._tell(Report(tokens=tokens, failures=failures, stats=self._stats))
+        self._tell(Report(tokens=tokens, failures=failures, figures=figures_of(self.stats)))
 
 
 class _Preparer:

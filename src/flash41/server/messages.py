@@ -115,7 +115,8 @@ class Report:
     """Job and token, in order."""
     failures: Sequence[tuple[int, Flash41Error]]
     """Jobs that ended with an error."""
-    stats: ServiceStats
+    figures: Sequence[Any]
+    """`ServiceStats` as it travels: whoever gets it reads it when somebody asks, which is seldom."""
 
 
 def line(*message: object) -> bytes:
@@ -158,7 +159,7 @@ def read_opening(message: Sequence[Any]) -> Opening:
 
 def ready_line(ready: Ready) -> bytes:
     """An engine that was opened."""
-    return line("ready", asdict(ready.facts), ready.directory, ready.image_token_id, _figures(ready.stats))
+    return line("ready", asdict(ready.facts), ready.directory, ready.image_token_id, figures_of(ready.stats))
 
 
 def refusal_line(error: Exception) -> bytes:
@@ -175,7 +176,7 @@ def read_answer(message: Sequence[Any]) -> Ready:
         facts=ModelFacts(**_tupled(facts)),
         directory=directory,
         image_token_id=image_token_id,
-        stats=_read_figures(figures),
+        stats=stats_of(figures),
     )
 
 
@@ -201,7 +202,7 @@ def report_line(report: Report) -> bytes:
     """What has come of jobs."""
     tokens = [_token(job_id, token) for job_id, token in report.tokens]
     failures = [(job_id, *_failure(error)) for job_id, error in report.failures]
-    return line("report", tokens, failures, _figures(report.stats))
+    return line("report", tokens, failures, report.figures)
 
 
 def read_report(message: Sequence[Any]) -> Report:
@@ -211,7 +212,7 @@ def read_report(message: Sequence[Any]) -> Report:
     return Report(
         tokens=[_read_token(*values) for values in tokens],
         failures=[(job_id, error) for job_id, error in read if isinstance(error, Flash41Error)],
-        stats=_read_figures(figures),
+        figures=figures,
     )
 
 
@@ -274,12 +275,14 @@ def _read_failure(kind: str, text: str) -> Exception:
     return FAILURES[kind](text)
 
 
-def _figures(stats: ServiceStats) -> list[Any]:
+def figures_of(stats: ServiceStats) -> list[Any]:
+    """Figures as they travel."""
     own = [getattr(stats, name) for name in _FIGURES]
     return [*own, [getattr(stats.engine, name) for name in _ENGINE_FIGURES]]
 
 
-def _read_figures(values: Sequence[Any]) -> ServiceStats:
+def stats_of(values: Sequence[Any]) -> ServiceStats:
+    """Figures that travelled."""
     *own, engine = values
     known = dict(zip(_ENGINE_FIGURES, engine, strict=True))
     return ServiceStats(engine=EngineStats(**_tupled(known)), **dict(zip(_FIGURES, own, strict=True)))

@@ -13,7 +13,19 @@ from flash41.engine.request import FinishReason, SamplingParams
 from flash41.engine.stats import EngineStats
 from flash41.errors import CheckpointError, ConfigError, Flash41Error, ProtocolError, RequestError
 from flash41.server import messages
-from flash41.server.messages import Abort, Lines, Opening, Ready, Report, Stop, Submit, line, message_of
+from flash41.server.messages import (
+    Abort,
+    Lines,
+    Opening,
+    Ready,
+    Report,
+    Stop,
+    Submit,
+    figures_of,
+    line,
+    message_of,
+    stats_of,
+)
 from flash41.server.service import (
     ConversationWish,
     EngineStoppedError,
@@ -101,8 +113,10 @@ def test_so_are_the_other_orders(order: messages.Order) -> None:
 @given(tokens=st.lists(st.tuples(st.integers(0, 99), TOKENS), max_size=4))
 def test_a_report_is_read_as_it_was_sent(tokens: list[tuple[int, GeneratedToken]]) -> None:
     failures: list[tuple[int, Flash41Error]] = [(8, RequestError("a\nb")), (9, GenerationError("c"))]
-    found = messages.read_report(carried(messages.report_line(Report(tokens=tokens, failures=failures, stats=stats()))))
-    assert (found.tokens, found.stats) == (tokens, stats())
+    found = messages.read_report(
+        carried(messages.report_line(Report(tokens=tokens, failures=failures, figures=figures_of(stats()))))
+    )
+    assert (found.tokens, stats_of(found.figures)) == (tokens, stats())
     assert [(job_id, type(error), str(error)) for job_id, error in found.failures] == [
         (8, RequestError, "a\nb"),
         (9, GenerationError, "c"),
@@ -148,7 +162,7 @@ def test_a_large_message_costs_no_more_than_its_bytes() -> None:
 
 def test_without_log_probabilities_a_token_is_four_numbers() -> None:
     token = GeneratedToken(token=SampledToken(token_id=5), finish_reason=None)
-    tokens = carried(messages.report_line(Report(tokens=[(1, token)], failures=(), stats=stats())))[1]
+    tokens = carried(messages.report_line(Report(tokens=[(1, token)], failures=(), figures=figures_of(stats()))))[1]
     assert tokens == [[1, 5, None, 0]]
 
 

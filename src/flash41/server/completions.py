@@ -17,7 +17,7 @@ from flash41.engine.events import SampledToken
 from flash41.engine.request import SamplingParams
 from flash41.errors import Flash41Error, RequestError
 from flash41.server.api_errors import ApiError, refused
-from flash41.server.conversations import check_model, check_room, sampling
+from flash41.server.conversations import check_model, check_room, check_size, sampling
 from flash41.server.replies import Tally, engine_finish, interleaved
 from flash41.server.schemas import LARGEST_SEED, CompletionBody
 from flash41.server.service import Generation, Job, ModelFacts, Service
@@ -92,6 +92,7 @@ def _prompts(record: CompletionBody, settings: ServerSettings) -> list[str | lis
 def _ids(prompt: str | list[int], service: Service) -> tuple[int, ...]:
     facts = service.facts
     if isinstance(prompt, str):
+        check_size(prompt, service)
         try:
             ids = (facts.bos_token_id, *service.codec.tokenizer.encode_with_control(prompt))
         except RequestError as error:

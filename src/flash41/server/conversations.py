@@ -93,7 +93,9 @@ class ConversationReader:
         codec, default = self._service.codec, self._settings.thinks_by_default
         try:
             conversation = codec.convert(_given(protocol, body), protocol=protocol, thinking_by_default=default)
-            prompt = codec.encode(conversation)
+            rendering = codec.render(conversation)
+            check_size(rendering.text, self._service)
+            prompt = codec.encode(conversation, rendering)
         except RequestError as error:
             raise refused(error) from error
         if prompt.images:
@@ -148,6 +150,15 @@ def check_room(num_prompt_tokens: int, facts: ModelFacts) -> None:
     if num_prompt_tokens >= facts.max_model_len:
         limit = facts.max_model_len
         message = f"the prompt has {num_prompt_tokens} tokens; prompt and answer together may have {limit}"
+        raise ApiError(400, message, code="context_length_exceeded")
+
+
+def check_size(text: str, service: Service) -> None:
+    """Raises ApiError for a text that cannot fit whatever its tokens are: making them may take minutes."""
+    num_bytes, longest = len(text.encode("utf-8", "surrogatepass")), service.codec.tokenizer.longest_token_bytes
+    limit = service.facts.max_model_len
+    if num_bytes > limit * longest:
+        message = f"the prompt has more than {num_bytes // longest} tokens; prompt and answer together may have {limit}"
         raise ApiError(400, message, code="context_length_exceeded")
 
 

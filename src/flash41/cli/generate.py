@@ -12,8 +12,10 @@ from flash41.cli import options
 from flash41.cli.common import to_json
 from flash41.cli.drafts import draft_facts, draft_line
 from flash41.cli.effort import Effort, effort_of
+from flash41.cli.engine_options import EngineOptions, takes_engine
 
 
+@takes_engine("max_num_seqs")
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The text; read from standard input when it is '-'.")] = None,
     model: options.Model = None,
@@ -29,21 +31,8 @@ def generate(
     top_p: Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens that reach this mass.")] = 1.0,
     seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text. [default: drawn]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end instead of text.")] = False,
-    profile: options.Profile = "vendor",
-    kv_cache_dtype: options.KvCacheDtype = None,
-    index_cache_dtype: options.IndexCacheDtype = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
-    block_size: options.BlockSize = None,
-    memory: options.Memory = None,
-    prefix_cache: options.PrefixCache = True,
-    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
-    decoder_replay: options.DecoderReplay = False,
-    prefix_replay: options.PrefixReplay = False,
-    draft: options.Draft = options.DRAFT,
-    draft_accept: options.DraftAccept = options.DRAFT_ACCEPT,
-    backend: options.Backend = "auto",
-    threads: options.Threads = None,
+    *,
+    engine: EngineOptions,
 ) -> None:
     """Answer one prompt, streaming the text.
 
@@ -52,34 +41,14 @@ def generate(
     """
     chat_only = {"--thinking": thinking, "--effort": effort is not None, "--system": system is not None}
     _check_usage(prompt, token_ids, raw, thinking, [name for name, given in chat_only.items() if given])
-    memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
     given_ids = None if token_ids is None else options.integers(token_ids, "--token-ids")
     level = effort_of(effort)
     text = _standard_input() if prompt == "-" else prompt or ""
-    from flash41.engine.llm import LLM
     from flash41.engine.request import SamplingParams
 
     drawn = secrets.randbits(63) if seed is None else seed
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=drawn)
-    llm = LLM(
-        model,
-        profile=profile,
-        kv_cache_dtype=kv_cache_dtype,
-        index_cache_dtype=index_cache_dtype,
-        max_model_len=max_model_len,
-        max_num_seqs=1,
-        max_num_batched_tokens=max_num_batched_tokens,
-        block_size=block_size,
-        memory_bytes=memory_bytes,
-        prefix_cache=prefix_cache,
-        state_image_interval=state_image_interval,
-        decoder_replay=decoder_replay,
-        prefix_replay=prefix_replay,
-        draft=draft,
-        draft_accept=draft_accept,
-        backend=backend,
-        threads=threads,
-    )
+    llm = engine.open(model, max_num_seqs=1)
     if given_ids is not None or raw:
         ids = llm.encode(text if given_ids is None else given_ids)
         pieces: Pieces = _raw_pieces(llm)
@@ -87,12 +56,9 @@ def generate(
         conversation = llm.codec.conversation(_messages(system, text), thinking=thinking, effort=level)
         ids = llm.codec.encode(conversation).ids
         pieces = _chat_pieces(llm.codec.parser(conversation), llm.config.tokens.eos)
-    answer = _Answer(
-        echo=not as_json,
-        approximate=options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay),
-    )
+    answer = _Answer(echo=not as_json, approximate=engine.approximate)
     answer.run(llm.stream(ids, params), pieces)
-    _report(answer, ids, params.seed, as_json, None if draft == options.DRAFT else llm.engine.stats)
+    _report(answer, ids, params.seed, as_json, llm.engine.stats if engine.drafts else None)
 
 
 Pieces = Callable[[int | None, str | None], Iterator[tuple[str, str]]]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from flash41.cli import options
+from flash41.cli.engine_options import EngineOptions, takes_engine
 from flash41.server.settings import ServerSettings
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen at.")]
@@ -39,6 +40,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LogJson = Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")]
 
 
+@takes_engine()
 def serve(
     model: options.Model = None,
     host: Host = "127.0.0.1",
@@ -54,20 +56,8 @@ def serve(
     max_body: MaxBody = "32M",
     grace: Grace = 30.0,
     log_json: LogJson = False,
-    profile: options.Profile = "vendor",
-    kv_cache_dtype: options.KvCacheDtype = None,
-    index_cache_dtype: options.IndexCacheDtype = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_seqs: options.MaxNumSeqs = 8,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
-    block_size: options.BlockSize = None,
-    memory: options.Memory = None,
-    prefix_cache: options.PrefixCache = True,
-    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
-    decoder_replay: options.DecoderReplay = False,
-    prefix_replay: options.PrefixReplay = False,
-    backend: options.Backend = "auto",
-    threads: options.Threads = None,
+    *,
+    engine: EngineOptions,
 ) -> None:
     """Serve the model over HTTP, to clients of the OpenAI and Anthropic protocols.
 
@@ -76,7 +66,6 @@ def serve(
     """
     if default_mode not in ("thinking", "chat"):
         raise typer.BadParameter(f"got {default_mode!r}, expected thinking or chat", param_hint="--default-mode")
-    memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
     from flash41.chat.conversation import MODEL_NAME
     from flash41.server.security import read_keys
 
@@ -93,24 +82,8 @@ def serve(
         max_body_bytes=options.num_bytes(max_body, "--max-body"),
         grace_seconds=grace,
     )
-    engine_options = {
-        "model": None if model is None else str(model),
-        "profile": profile,
-        "kv_cache_dtype": kv_cache_dtype,
-        "index_cache_dtype": index_cache_dtype,
-        "max_model_len": max_model_len,
-        "max_num_seqs": max_num_seqs,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "block_size": block_size,
-        "memory_bytes": memory_bytes,
-        "prefix_cache": prefix_cache,
-        "state_image_interval": state_image_interval,
-        "decoder_replay": decoder_replay,
-        "prefix_replay": prefix_replay,
-        "backend": backend,
-        "threads": threads,
-    }
-    raise typer.Exit(_served(engine_options, served_model_name or [MODEL_NAME], settings, log_json))
+    keywords = {"model": None if model is None else str(model), **engine.keywords()}
+    raise typer.Exit(_served(keywords, served_model_name or [MODEL_NAME], settings, log_json))
 
 
 def _served(engine_options: Mapping[str, Any], names: Sequence[str], settings: ServerSettings, log_json: bool) -> int:

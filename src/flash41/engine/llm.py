@@ -68,7 +68,7 @@ class LLM:
         decoder_replay: bool = False,
         prefix_replay: bool = False,
         draft: str = "off",
-        draft_accept: str = "shared-noise",
+        draft_accept: str | None = None,
         backend: str = "auto",
         threads: int | None = None,
     ) -> None:

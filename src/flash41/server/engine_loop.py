@@ -259,6 +259,9 @@ def _item(opened: _Open, event: TokenEvent) -> GeneratedToken:
         token=event.token,
         finish_reason=event.finish_reason,
         num_cached_tokens=opened.request.num_cached_tokens or 0,
+        num_draft_tokens=opened.request.num_draft_tokens,
+        num_accepted_tokens=opened.request.num_accepted_tokens,
+        undrafted_because=opened.request.undrafted_because,
     )
 
 
@@ -273,4 +276,5 @@ def model_facts(llm: LLM, names: Sequence[str]) -> ModelFacts:
         eos_token_id=llm.config.tokens.eos,
         choices=tuple(map(str, llm.plan.choices)),
         approximate=llm.engine.stats.approximate,
+        drafts=llm.plan.draft_tokens > 0,
     )

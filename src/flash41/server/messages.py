@@ -246,10 +246,13 @@ def _read_job(values: Mapping[str, Any]) -> Job:
 
 
 def _token(job_id: int, item: GeneratedToken) -> tuple[object, ...]:
-    """Without log-probabilities where none were asked for, which is nearly always."""
+    """Without log-probabilities and drafts where there are none, which is nearly always."""
     token, reason = item.token, item.finish_reason
     found = (job_id, token.token_id, None if reason is None else reason.value, item.num_cached_tokens)
-    return found if token.logprob is None else (*found, token.logprob, token.top_logprobs)
+    if token.logprob is None and not item.num_draft_tokens and item.undrafted_because is None:
+        return found
+    drafts = (item.num_draft_tokens, item.num_accepted_tokens, item.undrafted_because)
+    return (*found, token.logprob, token.top_logprobs, *drafts)
 
 
 def _read_token(
@@ -259,10 +262,19 @@ def _read_token(
     num_cached_tokens: int,
     logprob: float | None = None,
     top: Sequence[Sequence[Any]] = (),
+    num_draft_tokens: int = 0,
+    num_accepted_tokens: int = 0,
+    undrafted_because: str | None = None,
 ) -> tuple[int, GeneratedToken]:
     sampled = SampledToken(token_id=token_id, logprob=logprob, top_logprobs=tuple((pair[0], pair[1]) for pair in top))
-    finish = None if reason is None else _REASONS[reason]
-    return job_id, GeneratedToken(token=sampled, finish_reason=finish, num_cached_tokens=num_cached_tokens)
+    return job_id, GeneratedToken(
+        token=sampled,
+        finish_reason=None if reason is None else _REASONS[reason],
+        num_cached_tokens=num_cached_tokens,
+        num_draft_tokens=num_draft_tokens,
+        num_accepted_tokens=num_accepted_tokens,
+        undrafted_because=undrafted_because,
+    )
 
 
 def _failure(error: Exception) -> tuple[str, str]:

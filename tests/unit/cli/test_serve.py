@@ -79,10 +79,12 @@ def test_every_option_reaches_the_server(served: Served, tmp_path: Path) -> None
         "--allowed-origin", "https://c", "--served-model-name", "d", "--default-mode", "chat", "--hosted-sampling",
         "--max-waiting", "5", "--request-timeout", "6", "--max-body", "7K", "--grace", "8", "--max-num-seqs", "2",
         "--max-model-len", "300", "--no-prefix-cache", "--log-json", "--model", "some/where", "--memory", "3M",
+        "--draft", "adaptive", "--draft-accept", "rejection",
     )  # fmt: skip
     assert result.exit_code == 0, (result.output, result.exception)
     options = served.options
     assert (options["max_num_seqs"], options["max_model_len"], options["prefix_cache"]) == (2, 300, False)
+    assert (options["draft"], options["draft_accept"]) == ("adaptive", "rejection")
     assert (options["model"], options["memory_bytes"], served.names, served.logs_json) == (
         "some/where", 3 * 2**20, ["d"], True,
     )  # fmt: skip

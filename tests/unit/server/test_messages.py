@@ -95,6 +95,9 @@ TOKENS = st.builds(
     | st.builds(SampledToken, token_id=st.integers(0, 2**31)),
     finish_reason=st.none() | st.sampled_from(FinishReason),
     num_cached_tokens=st.integers(0, 99),
+    num_draft_tokens=st.integers(0, 9),
+    num_accepted_tokens=st.just(0),
+    undrafted_because=st.none() | TEXTS,
 )
 
 

@@ -47,7 +47,7 @@ from flash41 import LLM, SamplingParams, __version__
 from flash41.engine.request import FinishReason
 
 GONE_SHARE = 0.2
-FULL = (64, 24, 3, 96, 3)
+FULL = (64, 24, 3, 32, 9)
 """Clients, tokens of an answer, and rounds; tokens of a longer answer, and turns."""
 QUICK = (10, 4, 2, 8, 1)
 """The same with --quick."""

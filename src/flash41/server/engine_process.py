@@ -11,7 +11,6 @@ imported in it, so a script needs no guard around its main part.
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -92,8 +91,6 @@ def _started(theirs: socket.socket) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-P", "-c", PROGRAM, json.dumps(sys.path), str(number)]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(number,), env=dict(os.environ)
-        )
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(number,))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -23,7 +23,8 @@ from flash41.errors import ConfigError, complaint
 from flash41.server.engine_client import EngineClient
 from flash41.server.messages import Lines, Opening, opening_line, read_answer
 
-ORDERS, HOST = "flash41.server.engine_orders", "flash41.server.engine_host"
+ORDERS = "flash41.server.engine_orders"
+HOST = "flash41.server.engine_host"
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     f"from {ORDERS} import begin; orders = begin(int(sys.argv[2])); from {HOST} import main; main(orders)"

@@ -51,7 +51,7 @@ class ScriptedRunner:
     images: dict[int, Text] = field(default_factory=dict)
     num_rows: int = 0
 
-    def stage(self, plan: StepPlan) -> StepPlan:
+    def stage(self, plan: StepPlan, _: Any = None) -> StepPlan:
         return plan
 
     def run(self, plan: StepPlan) -> Any:

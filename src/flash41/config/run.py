@@ -170,6 +170,8 @@ class RunWish:
     """Bounded decoder replay at prefill; approximate.  spec: cache.md section 9."""
     prefix_replay: bool = False
     """Bounded encoder replay after a prefix hit; approximate.  spec: cache.md section 9."""
+    images: bool = False
+    """Whether prompts may hold pictures, for which the image encoder is opened."""
 
     model: Path | None = None
     """Checkpoint directory, or the embedded checkpoint."""

@@ -134,7 +134,7 @@ def draft_tokens(wish: RunWish, config: ModelConfig) -> int:
 
 
 def _within(budget: int, wish: RunWish, geometry: PoolGeometry, beside: int) -> Placement:
-    """The largest pool of a budget, at least one page; `beside` are the bytes that the wish's budget has lost already."""
+    """The largest pool of a budget, at least one page; `beside` are the bytes it has lost already."""
     num_slots = wish.max_num_seqs
     least = placement(geometry, 1, num_slots).total_bytes
     if budget < least:

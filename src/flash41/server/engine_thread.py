@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from flash41.chat.conversation import ChatCodec
 from flash41.engine.events import TokenEvent
 from flash41.engine.llm import LLM
+from flash41.engine.prompt_images import image_sizes
 from flash41.engine.request import FinishReason, Request
 from flash41.errors import Flash41Error, RequestError
 from flash41.server.service import (
@@ -159,7 +160,13 @@ class EngineThread:
         job = opened.job
         try:
             request = self._llm.request(
-                job.prompt_ids, job.params, job.seed, job.watcher, cache_salt=job.salt, constraint=job.constraint
+                job.prompt_ids,
+                job.params,
+                job.seed,
+                job.watcher,
+                cache_salt=job.salt,
+                constraint=job.constraint,
+                pictures=job.pictures,
             )
             self._llm.engine.add(request)
         except Flash41Error as error:
@@ -275,6 +282,7 @@ def _item(opened: _Open, event: TokenEvent) -> GeneratedToken | Flash41Error:
 
 
 def _facts(llm: LLM, names: Sequence[str]) -> ModelFacts:
+    takes_pictures = llm.engine.pictures is not None
     return ModelFacts(
         names=tuple(names),
         max_model_len=llm.plan.max_model_len,
@@ -282,6 +290,8 @@ def _facts(llm: LLM, names: Sequence[str]) -> ModelFacts:
         vocab_size=llm.config.vocab_size,
         bos_token_id=llm.config.tokens.bos,
         eos_token_id=llm.config.tokens.eos,
+        image_token_id=llm.config.tokens.image if takes_pictures else None,
+        image_sizes=image_sizes(llm.config.vision) if takes_pictures else None,
         choices=tuple(map(str, llm.plan.choices)),
         approximate=llm.engine.stats.approximate,
     )

@@ -14,7 +14,8 @@ prints a curve and a table:
 
 The curve is measured step by step after a prompt, the drafts of each taken back before the next; the fastest counts,
 since whatever disturbs one makes it slower.  The table is of one request: drafts are replaced by that many right tokens
-and a wrong one, and everything is counted, proposing included.  Seconds are of this machine.
+and a wrong one, and everything is counted, proposing included; without drafts it is answered again behind every line,
+and a line is compared with the two beside it.  Seconds are of this machine.
 """
 
 import argparse

@@ -84,7 +84,7 @@ def paged_plan(
             memory_bytes=placement(geometry, num_pages, slots).total_bytes,
             prefix_cache=False,
             draft=draft,
-            draft_accept=rule,
+            draft_accept=None if draft is Draft.OFF else rule,
         ),
         model.config,
     )

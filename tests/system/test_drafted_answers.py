@@ -4,8 +4,10 @@ Drafts are the drafter's own, or forced: n right tokens and a wrong one, for eve
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -15,9 +17,11 @@ from flash41.cache.paged import PagedStore
 from flash41.cache.pool import Pool
 from flash41.config.run import Draft, PoolFormat, Profile
 from flash41.engine.engine import Engine
-from flash41.engine.load import LoadedModel
+from flash41.engine.load import LoadedModel, load_model
 from flash41.engine.request import Request, SamplingParams
+from flash41.kernels.reference.backend import ReferenceKernels
 from helpers.answers import POISON, Tokens, asking, assert_as_at_start, limits, page_size, paged_engine, prompt, run
+from helpers.checkpoints import read_raw, shard_bytes, tiny_copy
 from helpers.drafted import VOCAB, drafting_engine, replaced_drafts, right_drafts
 from helpers.golden_judge import CHECKPOINT
 from helpers.models import Models
@@ -98,6 +102,25 @@ def test_every_number_at_every_phase_leaves_the_answer(name: str, models: Models
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", POOLS)
+def test_two_hundred_random_requests_with_random_acceptance_are_answered_as_without_drafts(
+    name: str, models: Models, answers: Answers
+) -> None:
+    profile, pool = POOLS[name]
+    model, drawn = models(CHECKPOINT, profile, pool), Random(41)
+    for start in range(0, 200, 10):
+        asked = [
+            asking(number, prompt(number, drawn.randrange(1, 27)), drawn.choice((GREEDY, PARAMS)))
+            for number in range(start, start + 10)
+        ]
+        expected = answers(model, asked)
+        tested = drafting_engine(model, right_drafts(expected, lambda _: drawn.randrange(WIDTH + 1)), slots=4)
+        assert run(tested, asked) == expected
+        assert_as_at_start(tested)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
 def test_two_hundred_requests_are_answered_as_without_drafts(model: LoadedModel, answers: Answers) -> None:
     for start in range(0, 200, 10):
         lengths = [1 + (7 * n + start) % 23 for n in range(10)]
@@ -153,6 +176,46 @@ def test_a_drafter_of_nonsense_leaves_the_answers(drafter: object, model: Loaded
     tested = drafting_engine(model)
     replaced_drafts(tested, drafter)  # type: ignore[arg-type]
     assert run(tested, asked) == answers(model, asked)
+
+
+def zeroed(_: bytes, __: int) -> bytes:
+    return bytes(len(_))
+
+
+def shuffled(data: bytes, size: int) -> bytes:
+    """Another order of the same numbers of `size` bytes, so that none is NaN."""
+    order = torch.randperm(len(data) // size, generator=torch.Generator().manual_seed(len(data)))
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, size)[order].numpy().tobytes()
+
+
+@pytest.mark.parametrize("change", [zeroed, shuffled])
+def test_draft_stages_of_other_weights_leave_the_answers(
+    change: Callable[[bytes, int], bytes], model: LoadedModel, answers: Answers, tmp_path: Path
+) -> None:
+    directory = tiny_copy(tmp_path)
+    for path in directory.glob("*.safetensors"):
+        header, data = read_raw(path)
+        written = bytearray(data)
+        for name in (name for name in header if name.startswith("mtp.")):
+            start, end = header[name]["data_offsets"]
+            size = (end - start) // math.prod(header[name]["shape"])
+            written[start:end] = change(data[start:end], size)
+        path.write_bytes(shard_bytes(header, bytes(written)))
+    others = load_model(directory, model.profile, model.pool, ReferenceKernels(), drafts=True)
+    drafts: list[dict[int, list[tuple[int, ...]]]] = []
+    for one in (model, others):
+        seen = {0: list[tuple[int, ...]](), 1: []}
+
+        def note(
+            request: Request, proposed: Sequence[int], seen: dict[int, list[tuple[int, ...]]] = seen
+        ) -> Sequence[int]:
+            seen[request.request_id].append(tuple(proposed))
+            return proposed
+
+        asked = mixed((3, 9))
+        assert run(drafting_engine(one, note), asked) == answers(model, asked)
+        drafts.append(seen)
+    assert drafts[0] != drafts[1]
 
 
 FEW = dict.fromkeys((7, 8, 9), 30.0)

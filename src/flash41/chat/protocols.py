@@ -130,6 +130,10 @@ class WireReply:
         """Counts a token that is no text: the one that ends the answer."""
         self._counts.take(None)
 
+    def tell_drafts(self, details: Mapping[str, Any]) -> None:
+        """What has come of drafts so far (`draft_details`); the usage of Chat Completions has a place for it."""
+        self._counts.drafts = details
+
     def finish(self, reason: EngineFinish) -> list[WireEvent]:
         """What was held back, when the engine ended the request."""
         held = self._text.flush()
@@ -170,6 +174,8 @@ class Counts:
         self._end_of_reasoning = end_of_reasoning
         self._num_tokens = 0
         self._num_reasoning: int | None = None if reasons else 0
+        self.drafts: Mapping[str, Any] = {}
+        """What has come of drafts: written where the protocol names such counts, in Chat Completions."""
 
     def take(self, token_id: int | None) -> None:
         """Counts the next token."""
@@ -189,7 +195,20 @@ class Counts:
             # Reasoning that no token ended lasts until a call, or to the end.
             known = details["reasoning_tokens"] if self._num_reasoning is None else self._num_reasoning
             details["reasoning_tokens"] = min(known, self._num_tokens)
+        if self._protocol is Protocol.CHAT and self.drafts:
+            usage["completion_tokens_details"] = {**(details or {}), **self.drafts}
         return document
+
+
+ACCEPTED = "accepted_prediction_tokens"
+REJECTED = "rejected_prediction_tokens"
+
+
+def draft_details(num_draft_tokens: int, num_accepted_tokens: int, undrafted_because: str | None) -> dict[str, Any]:
+    """Entries of `completion_tokens_details`: the drafts of one answer that were verified, or why there were none."""
+    if undrafted_because is not None:
+        return {"undrafted_because": undrafted_because}
+    return {ACCEPTED: num_accepted_tokens, REJECTED: num_draft_tokens - num_accepted_tokens}
 
 
 def compact(document: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import typer
 from flash41.cli import options
 from flash41.cli.common import AsJson, print_json, print_table
 from flash41.cli.drafts import draft_facts, draft_line
+from flash41.cli.engine_options import EngineOptions, takes_engine
 
 MANY = 8
 PARTS = ("prefill", "decode", "output")
@@ -23,6 +24,7 @@ class Kind(enum.Enum):
     LATENCY = "latency"
 
 
+@takes_engine("max_model_len", "max_num_seqs", "memory")
 def bench(
     kind: Annotated[Kind, typer.Argument(help="throughput: tokens per second; latency: waiting times.")],
     model: options.Model = None,
@@ -34,19 +36,8 @@ def bench(
         typer.Option("--concurrency", help="Requests queued together. [default: 8 for throughput, 1 for latency]"),
     ] = None,
     as_json: AsJson = False,
-    profile: options.Profile = "vendor",
-    kv_cache_dtype: options.KvCacheDtype = None,
-    index_cache_dtype: options.IndexCacheDtype = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
-    block_size: options.BlockSize = None,
-    prefix_cache: options.PrefixCache = True,
-    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
-    decoder_replay: options.DecoderReplay = False,
-    prefix_replay: options.PrefixReplay = False,
-    draft: options.Draft = options.DRAFT,
-    draft_accept: options.DraftAccept = options.DRAFT_ACCEPT,
-    backend: options.Backend = "auto",
-    threads: options.Threads = None,
+    *,
+    engine: EngineOptions,
 ) -> None:
     """Measure the speed of a model on this machine.
 
@@ -56,35 +47,17 @@ def bench(
     from rich.console import Console
     from rich.progress import Progress
 
-    from flash41.engine.llm import LLM
     from flash41.tools.bench import BenchWish, latency, throughput
 
     together = (MANY if kind is Kind.THROUGHPUT else 1) if concurrency is None else concurrency
     wish = BenchWish(
         prompt_tokens=prompt_tokens, output_tokens=output_tokens, num_requests=num_requests, concurrency=together
     )
-    llm = LLM(
-        model,
-        profile=profile,
-        kv_cache_dtype=kv_cache_dtype,
-        index_cache_dtype=index_cache_dtype,
-        max_model_len=wish.num_positions,
-        max_num_seqs=together,
-        max_num_batched_tokens=max_num_batched_tokens,
-        block_size=block_size,
-        prefix_cache=prefix_cache,
-        state_image_interval=state_image_interval,
-        decoder_replay=decoder_replay,
-        prefix_replay=prefix_replay,
-        draft=draft,
-        draft_accept=draft_accept,
-        backend=backend,
-        threads=threads,
-    )
+    llm = engine.open(model, max_model_len=wish.num_positions, max_num_seqs=together)
     console = Console(stderr=True)
     found: dict[str, Any] = {"kind": kind.value, **asdict(wish)}
-    if labels := options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay):
-        found["approximate"] = labels
+    if engine.approximate:
+        found["approximate"] = engine.approximate
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("requests", total=None)
 
@@ -95,7 +68,7 @@ def bench(
             found |= _speeds(throughput(llm, wish, progress))
         else:
             found |= asdict(latency(llm, wish, progress))
-    if draft != options.DRAFT:
+    if engine.drafts:
         found["drafts"] = draft_facts(llm.engine.stats)
     if as_json:
         print_json(found)

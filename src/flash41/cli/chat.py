@@ -12,6 +12,7 @@ import typer
 from flash41.cli import options
 from flash41.cli.common import print_error
 from flash41.cli.effort import Effort, effort_of
+from flash41.cli.engine_options import EngineOptions, takes_engine
 from flash41.errors import RequestError
 
 DIM = "\x1b[2m"
@@ -22,6 +23,7 @@ ESCAPES = {code: f"^{chr(code ^ 64)}" for code in [*range(9), *range(11, 32), 12
 """Control characters as a terminal may show them: an answer must not move its cursor or change its title."""
 
 
+@takes_engine("max_num_seqs")
 def chat(
     model: options.Model = None,
     thinking: Annotated[bool, typer.Option("--thinking", help="Let the model reason before it answers.")] = False,
@@ -34,19 +36,8 @@ def chat(
     top_p: Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens that reach this mass.")] = 1.0,
     seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same answers. [default: drawn]")] = None,
     no_history: Annotated[bool, typer.Option("--no-history", help="Keep no file of what was typed.")] = False,
-    profile: options.Profile = "vendor",
-    kv_cache_dtype: options.KvCacheDtype = None,
-    index_cache_dtype: options.IndexCacheDtype = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
-    block_size: options.BlockSize = None,
-    memory: options.Memory = None,
-    prefix_cache: options.PrefixCache = True,
-    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
-    decoder_replay: options.DecoderReplay = False,
-    prefix_replay: options.PrefixReplay = False,
-    backend: options.Backend = "auto",
-    threads: options.Threads = None,
+    *,
+    engine: EngineOptions,
 ) -> None:
     """Talk with the model; /help lists what can be typed besides messages.
 
@@ -56,36 +47,18 @@ def chat(
     if effort is not None and not thinking:
         raise typer.BadParameter("needs --thinking", param_hint="--effort")
     level = effort_of(effort)
-    memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
     from flash41.cli.chat_input import history_path, kept_history, piped_messages, typed_messages
-    from flash41.engine.llm import LLM
     from flash41.engine.request import SamplingParams
     from flash41.tools.chat_session import ChatSession, Manner
 
-    llm = LLM(
-        model,
-        profile=profile,
-        kv_cache_dtype=kv_cache_dtype,
-        index_cache_dtype=index_cache_dtype,
-        max_model_len=max_model_len,
-        max_num_seqs=1,
-        max_num_batched_tokens=max_num_batched_tokens,
-        block_size=block_size,
-        memory_bytes=memory_bytes,
-        prefix_cache=prefix_cache,
-        state_image_interval=state_image_interval,
-        decoder_replay=decoder_replay,
-        prefix_replay=prefix_replay,
-        backend=backend,
-        threads=threads,
-    )
+    llm = engine.open(model, max_num_seqs=1)
     longest = llm.plan.max_model_len if max_tokens is None else max_tokens
     params = SamplingParams(max_tokens=longest, temperature=temperature, top_p=top_p, seed=seed)
     session = ChatSession(llm, params, Manner(system=system, thinking=thinking, effort=level))
     if sys.stdin.isatty() and sys.stdout.isatty():
         from prompt_toolkit.history import InMemoryHistory
 
-        label = options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay)
+        label = engine.approximate
         typer.echo(f"{llm.directory.name}, up to {llm.plan.max_model_len:,} tokens. /help lists commands.")
         history = InMemoryHistory() if no_history else kept_history(history_path())
         _Terminal(session, label).talk(typed_messages(history))
@@ -198,6 +171,8 @@ def _figures(figures: Any, approximate: Sequence[str]) -> str:
     if figures.tokens_per_second is not None:
         words.append(f"{figures.tokens_per_second:.1f} tokens/s")
     words.append(f"{figures.num_cached_tokens} of {figures.num_prompt_tokens} prompt tokens cached")
+    if figures.num_draft_tokens:
+        words.append(f"{figures.num_accepted_tokens} of {figures.num_draft_tokens} drafts accepted")
     ends = {"length": "cut at the longest length", "abort": "stopped"}
     if figures.ending in ends:
         words.append(ends[figures.ending])

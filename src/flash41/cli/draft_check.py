@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from flash41.cli import options
 from flash41.cli.common import AsJson, print_json, print_table
+from flash41.cli.engine_options import EngineOptions, takes_engine
 
 HEADERS = ("drafts", "tokens/step", "accepted by position", "tokens/s", "over off", "answers")
 
 
+@takes_engine(only=("profile", "kv_cache_dtype", "index_cache_dtype", "max_num_batched_tokens", "backend", "threads"))
 def draft_check(
     directory: Annotated[
         Path | None,
@@ -22,12 +23,8 @@ def draft_check(
     ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens of each answer.")] = 24,
     as_json: AsJson = False,
-    profile: options.Profile = "vendor",
-    kv_cache_dtype: options.KvCacheDtype = None,
-    index_cache_dtype: options.IndexCacheDtype = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
-    backend: options.Backend = "auto",
-    threads: options.Threads = None,
+    *,
+    engine: EngineOptions,
 ) -> None:
     """Show that drafts change no token, and how many of them are accepted.
 
@@ -43,12 +40,12 @@ def draft_check(
         model=directory,
         prompts=PROMPTS if prompts is None else read_prompts(prompts),
         max_tokens=max_tokens,
-        profile=profile,
-        kv_cache_dtype=kv_cache_dtype,
-        index_cache_dtype=index_cache_dtype,
-        max_num_batched_tokens=max_num_batched_tokens,
-        backend=backend,
-        threads=threads,
+        profile=engine.profile,
+        kv_cache_dtype=engine.kv_cache_dtype,
+        index_cache_dtype=engine.index_cache_dtype,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        backend=engine.backend,
+        threads=engine.threads,
     )
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -4,9 +4,11 @@ from typing import Any
 
 
 def draft_facts(stats: Any) -> dict[str, Any]:
-    """Counts of an engine's statistics by position, and the tokens an answer gained per verification."""
+    """Counts of an engine's statistics, in all and by position, and the tokens an answer gained per verification."""
     steps = stats.num_draft_blocks
     return {
+        "num_draft_tokens": sum(stats.drafted_tokens),
+        "num_accepted_tokens": sum(stats.accepted_tokens),
         "drafted_tokens": list(stats.drafted_tokens),
         "accepted_tokens": list(stats.accepted_tokens),
         "tokens_per_step": stats.num_block_tokens / steps if steps else None,

@@ -13,9 +13,11 @@ from flash41.cli import options
 from flash41.cli.common import to_json
 from flash41.cli.drafts import draft_facts, draft_line
 from flash41.cli.effort import Effort, effort_of
+from flash41.cli.engine_options import EngineOptions, takes_engine
 from flash41.cli.images import image_facts
 
 
+@takes_engine("max_num_seqs")
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The text; read from standard input when it is '-'.")] = None,
     model: options.Model = None,
@@ -35,21 +37,8 @@ def generate(
     top_p: Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens that reach this mass.")] = 1.0,
     seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text. [default: drawn]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end instead of text.")] = False,
-    profile: options.Profile = "vendor",
-    kv_cache_dtype: options.KvCacheDtype = None,
-    index_cache_dtype: options.IndexCacheDtype = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
-    block_size: options.BlockSize = None,
-    memory: options.Memory = None,
-    prefix_cache: options.PrefixCache = True,
-    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
-    decoder_replay: options.DecoderReplay = False,
-    prefix_replay: options.PrefixReplay = False,
-    draft: options.Draft = options.DRAFT,
-    draft_accept: options.DraftAccept = options.DRAFT_ACCEPT,
-    backend: options.Backend = "auto",
-    threads: options.Threads = None,
+    *,
+    engine: EngineOptions,
 ) -> None:
     """Answer one prompt, streaming the text.
 
@@ -59,36 +48,17 @@ def generate(
     """
     chat_only = {"--thinking": thinking, "--effort": effort is not None, "--system": system is not None}
     _check_usage(prompt, token_ids, raw, thinking, [name for name, given in chat_only.items() if given])
-    memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
     given_ids = None if token_ids is None else options.integers(token_ids, "--token-ids")
     level = effort_of(effort)
     text = _standard_input() if prompt == "-" else prompt or ""
-    from flash41.engine.llm import LLM, UNDRAFTED
+    from flash41.engine.llm import UNDRAFTED
     from flash41.engine.prompt_images import widen
     from flash41.engine.request import SamplingParams
     from flash41.tools.picture_files import open_pictures
 
     drawn = secrets.randbits(63) if seed is None else seed
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=drawn)
-    llm = LLM(
-        model,
-        profile=profile,
-        kv_cache_dtype=kv_cache_dtype,
-        index_cache_dtype=index_cache_dtype,
-        max_model_len=max_model_len,
-        max_num_seqs=1,
-        max_num_batched_tokens=max_num_batched_tokens,
-        block_size=block_size,
-        memory_bytes=memory_bytes,
-        prefix_cache=prefix_cache,
-        state_image_interval=state_image_interval,
-        decoder_replay=decoder_replay,
-        prefix_replay=prefix_replay,
-        draft=draft,
-        draft_accept=draft_accept,
-        backend=backend,
-        threads=threads,
-    )
+    llm = engine.open(model, max_num_seqs=1)
     pictures = open_pictures(image or (), llm.config)
     if given_ids is not None or raw:
         ids = llm.encode(text if given_ids is None else given_ids)
@@ -98,17 +68,14 @@ def generate(
         conversation = llm.codec.conversation(messages, thinking=thinking, effort=level)
         ids = llm.codec.encode(conversation).ids
         pieces = _chat_pieces(llm.codec.parser(conversation), llm.config.tokens.eos)
-    answer = _Answer(
-        echo=not as_json,
-        approximate=options.approximate(decoder_replay=decoder_replay, prefix_replay=prefix_replay),
-    )
+    answer = _Answer(echo=not as_json, approximate=engine.approximate)
     answer.run(llm.stream(ids, params, pictures=pictures), pieces)
     facts: dict[str, Any] = {"images": image_facts(image or (), pictures)} if pictures else {}
-    if draft != options.DRAFT:
+    if engine.drafts:
         facts |= {"undrafted_because": UNDRAFTED} if pictures else {}
         facts["drafts"] = draft_facts(llm.engine.stats)
     widened, _ = widen(ids, pictures, llm.config.tokens.image)
-    _report(answer, widened, params.seed, as_json, facts, None if draft == options.DRAFT else llm.engine.stats)
+    _report(answer, widened, params.seed, as_json, facts, llm.engine.stats if engine.drafts else None)
 
 
 Pieces = Callable[[int | None, str | None], Iterator[tuple[str, str]]]

@@ -18,12 +18,15 @@ from flash41.cli.batch import batch
 from flash41.cli.bench import bench
 from flash41.cli.chat import chat
 from flash41.cli.common import print_error
+from flash41.cli.compare import compare
 from flash41.cli.doctor import doctor
 from flash41.cli.draft_check import draft_check
 from flash41.cli.generate import generate
+from flash41.cli.hooks import hooks
 from flash41.cli.inspect import inspect
 from flash41.cli.make_checkpoint import make_checkpoint
 from flash41.cli.make_tiny import make_tiny
+from flash41.cli.prove import prove
 from flash41.cli.serve import serve
 from flash41.cli.trace import trace
 from flash41.errors import Flash41Error, complaint
@@ -110,6 +113,9 @@ def build_app() -> typer.Typer:
     app.command("inspect", short_help="Show a model's layers and sizes.")(inspect)
     app.command("doctor", short_help="Find every fault of a checkpoint.")(doctor)
     app.command("trace", short_help="Save every intermediate result of a run.")(trace)
+    app.command("compare", short_help="Say where two traces part.")(compare)
+    app.command("prove", short_help="Show that a comparison notices what is broken.")(prove)
+    app.command("hooks", short_help="Show where hooks in another engine stand.")(hooks)
     app.command("draft-check", short_help="Show that drafts change no answer.")(draft_check)
     app.command("make-tiny", short_help="Write a small random checkpoint.")(make_tiny)
     app.command("make-checkpoint", short_help="Write a full-size checkpoint of holes.")(make_checkpoint)

@@ -1,15 +1,10 @@
-"""Options that several commands share, declared once."""
+"""Options that several commands share, declared once; those of an engine together are in `engine_options`."""
 
 import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from flash41.config.run import DEFAULT_IMAGE_INTERVAL
-
-STATE_IMAGE_INTERVAL = DEFAULT_IMAGE_INTERVAL
-"""Default of --state-image-interval."""
 
 Model = Annotated[
     Path | None,
@@ -89,17 +84,14 @@ Draft = Annotated[
     ),
 ]
 DraftAccept = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--draft-accept",
         metavar="shared-noise|rejection",
-        help="shared-noise keeps a seeded text as it is without drafts; rejection keeps its distribution only.",
+        help="shared-noise keeps a seeded text as it is without drafts; rejection keeps its distribution only. "
+        "[default: shared-noise]",
     ),
 ]
-DRAFT = "off"
-"""Default of --draft."""
-DRAFT_ACCEPT = "shared-noise"
-"""Default of --draft-accept."""
 Backend = Annotated[
     str,
     typer.Option("--backend", help="Kernels: auto, reference, cpu, or cpu:LEVEL with LEVEL portable, avx2 or avx512."),
@@ -115,12 +107,6 @@ INTEGER = re.compile(r"-?[0-9]{1,100}")
 
 SIZE = re.compile(r"([0-9]{1,100})([KMGT]?)")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def approximate(*, decoder_replay: bool, prefix_replay: bool) -> list[str]:
-    """Names of the options given with which answers are approximate; whatever shows an answer shows these too."""
-    given = {"decoder-replay": decoder_replay, "prefix-replay": prefix_replay}
-    return [name for name, on in given.items() if on]
 
 
 def num_bytes(text: str, option: str) -> int:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from flash41.cli import options
+from flash41.cli.engine_options import EngineOptions, takes_engine
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen at.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen at; 0 takes a free one.")]
@@ -42,6 +43,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LogJson = Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")]
 
 
+@takes_engine()
 def serve(
     model: options.Model = None,
     host: Host = "127.0.0.1",
@@ -59,20 +61,8 @@ def serve(
     image_http: ImageHttp = False,
     grace: Grace = 30.0,
     log_json: LogJson = False,
-    profile: options.Profile = "vendor",
-    kv_cache_dtype: options.KvCacheDtype = None,
-    index_cache_dtype: options.IndexCacheDtype = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_seqs: options.MaxNumSeqs = 8,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = 512,
-    block_size: options.BlockSize = None,
-    memory: options.Memory = None,
-    prefix_cache: options.PrefixCache = True,
-    state_image_interval: options.StateImageInterval = options.STATE_IMAGE_INTERVAL,
-    decoder_replay: options.DecoderReplay = False,
-    prefix_replay: options.PrefixReplay = False,
-    backend: options.Backend = "auto",
-    threads: options.Threads = None,
+    *,
+    engine: EngineOptions,
 ) -> None:
     """Serve the model over HTTP, to clients of the OpenAI and Anthropic protocols.
 
@@ -83,10 +73,8 @@ def serve(
         raise typer.BadParameter(f"got {default_mode!r}, expected thinking or chat", param_hint="--default-mode")
     if image_root is not None and not image_root.is_dir():
         raise typer.BadParameter(f"got '{image_root}', expected a folder", param_hint="--image-root")
-    memory_bytes = None if memory is None else options.num_bytes(memory, "--memory")
     _set_up_log(log_json)
     from flash41.chat.conversation import MODEL_NAME
-    from flash41.engine.llm import LLM
     from flash41.server import run
     from flash41.server.security import read_keys
     from flash41.server.settings import ServerSettings
@@ -106,23 +94,7 @@ def serve(
         image_http=image_http,
         grace_seconds=grace,
     )
-    llm = LLM(
-        model,
-        profile=profile,
-        kv_cache_dtype=kv_cache_dtype,
-        index_cache_dtype=index_cache_dtype,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        block_size=block_size,
-        memory_bytes=memory_bytes,
-        prefix_cache=prefix_cache,
-        state_image_interval=state_image_interval,
-        decoder_replay=decoder_replay,
-        prefix_replay=prefix_replay,
-        backend=backend,
-        threads=threads,
-    )
+    llm = engine.open(model)
     for choice in llm.plan.choices:
         typer.echo(str(choice))
     if not settings.api_keys and host not in LOOPBACK:

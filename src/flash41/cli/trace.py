@@ -30,11 +30,23 @@ def trace(
     draft: Annotated[
         bool, typer.Option("--draft", help="Add the points of the draft block behind the last token.")
     ] = False,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like",
+            metavar="ENGINE",
+            help="Names and layouts of vllm, sglang, transformers or llama.cpp, and only what that engine shows "
+            "(see flash41 hooks). [default: ours]",
+        ),
+    ] = None,
     backend: options.Backend = "auto",
     threads: options.Threads = None,
     force: options.Force = False,
 ) -> None:
-    """Run token ids and save `logits` and every named intermediate result as `trace/<point>`."""
+    """Run token ids and save `logits` and every named intermediate result as `trace/<point>`.
+
+    With --like, the results lie in the file as another engine names and lays them out.
+    """
     ids = options.integers(token_ids, "--token-ids")
     lengths = None if chunks is None else options.integers(chunks, "--chunks")
     from flash41.tools.tracing import TraceWish, save_trace
@@ -50,6 +62,7 @@ def trace(
         index_cache_dtype=index_cache_dtype,
         backend=backend,
         threads=threads,
+        like=like,
     )
     from rich.console import Console
     from rich.progress import Progress

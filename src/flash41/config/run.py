@@ -186,8 +186,8 @@ class RunWish:
 
     draft: Draft = Draft.OFF
     """Whether DSpark drafts."""
-    draft_accept: DraftAccept = DraftAccept.SHARED_NOISE
-    """Which drafts stay."""
+    draft_accept: DraftAccept | None = None
+    """Which drafts stay; shared noise unless said."""
     draft_method: str = "dspark"
     """Drafting method."""
     num_draft_tokens: int | None = None

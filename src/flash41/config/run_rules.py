@@ -159,6 +159,9 @@ def _speculation(wish: RunWish, config: ModelConfig) -> Iterator[str]:
     width = config.dspark.block_size
     if wish.drafts and config.dspark.num_stages == 0:
         yield complaint("draft", wish.draft.value, "'off'", "this checkpoint has no draft stages")
+    if wish.draft_accept is not None and not wish.drafts:
+        expected = f"'on' or 'adaptive' with draft_accept {wish.draft_accept.value!r}"
+        yield complaint("draft", wish.draft.value, expected, "it says which drafts stay")
     if wish.draft_method != "dspark":  # S1
         yield complaint("speculative.method", wish.draft_method, "'dspark'")
     if wish.num_draft_tokens is not None and wish.num_draft_tokens != width:  # S2

@@ -75,7 +75,7 @@ class LLM:
         decoder_replay: bool = False,
         prefix_replay: bool = False,
         draft: str = "off",
-        draft_accept: str = "shared-noise",
+        draft_accept: str | None = None,
         images: bool = True,
         backend: str = "auto",
         threads: int | None = None,

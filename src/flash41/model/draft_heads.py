@@ -49,15 +49,15 @@ class DraftHeads(nn.Module):
 
     def forward(self, anchors: Tensor, hidden: Tensor, base_logits: Tensor, choose: Choice) -> Drafts:
         """Drafts behind int64 anchors [n] from pre-norm rows [n, g, D] and their logits FP32 [n, g, vocab]."""
-        ids, logits, confidence = [anchors], [], []
+        ids, last, logits = [anchors], list[Tensor](), list[Tensor]()
         for k in range(hidden.shape[1]):
-            last = self.markov_embed[ids[-1]].to(hidden.dtype)
-            logits.append(base_logits[:, k] + self.markov_head(last))
-            confidence.append(self.confidence(torch.cat((hidden[:, k], last), 1)).squeeze(1))
+            last.append(self.markov_embed[ids[-1]].to(hidden.dtype))
+            logits.append(base_logits[:, k] + self.markov_head(last[-1]))
             ids.append(choose(k, logits[-1]))
+        seen = torch.cat((hidden, torch.stack(last, 1)), 2)  # confidence decides no token, so it can wait for all
         return Drafts(
             ids=torch.stack(ids[1:], 1),
             base_logits=base_logits,
             logits=torch.stack(logits, 1),
-            confidence=torch.stack(confidence, 1),
+            confidence=self.confidence(seen).squeeze(2),
         )

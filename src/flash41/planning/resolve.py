@@ -233,7 +233,7 @@ def _plan(
         decoder_replay=wish.decoder_replay,
         prefix_replay=wish.prefix_replay and places is not None,
         draft=wish.draft,
-        draft_accept=wish.draft_accept,
+        draft_accept=wish.draft_accept or DraftAccept.SHARED_NOISE,
         draft_tokens=draft_tokens(wish, config),
         pictures=pictures,
         choices=choices,

@@ -18,7 +18,7 @@ from flash41.engine.request import SamplingParams
 from flash41.errors import Flash41Error, RequestError
 from flash41.server.api_errors import ApiError, refused
 from flash41.server.conversations import check_model, check_room, sampling
-from flash41.server.replies import Tally, engine_finish, interleaved
+from flash41.server.replies import Tally, drafts_of, engine_finish, interleaved, summed_details
 from flash41.server.schemas import LARGEST_SEED, CompletionBody
 from flash41.server.service import Generation, Job, ModelFacts, Service
 from flash41.server.settings import ServerSettings
@@ -125,6 +125,7 @@ class TextReplies:
         self._call = call
         self._head = {"id": name, "object": "text_completion", "created": created, "model": service.facts.names[0]}
         self._generations: list[Generation] = []
+        self._drafts: dict[int, dict[str, Any]] = {}
         self.tally = Tally()
 
     def close(self) -> None:
@@ -175,6 +176,7 @@ class TextReplies:
         while reason is None:
             items = await generation.take()
             self.tally.take(items)
+            self._drafts[index] = drafts_of(items[-1])
             for item in items:
                 text.push(item.token.token_id)
                 if item.finish_reason is not None:
@@ -185,12 +187,15 @@ class TextReplies:
 
     def _usage(self) -> dict[str, Any]:
         num_prompt, num_output = self._call.num_prompt_tokens, self.tally.num_generated_tokens
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": num_prompt,
             "completion_tokens": num_output,
             "total_tokens": num_prompt + num_output,
             "prompt_tokens_details": {"cached_tokens": self.tally.num_cached_tokens},
         }
+        if self._service.facts.drafts:
+            usage["completion_tokens_details"] = summed_details([*self._drafts.values()])
+        return usage
 
 
 class Logprobs:

@@ -278,6 +278,9 @@ def _item(opened: _Open, event: TokenEvent) -> GeneratedToken | Flash41Error:
         token=event.token,
         finish_reason=event.finish_reason,
         num_cached_tokens=opened.request.num_cached_tokens or 0,
+        num_draft_tokens=opened.request.num_draft_tokens,
+        num_accepted_tokens=opened.request.num_accepted_tokens,
+        undrafted_because=opened.request.undrafted_because,
     )
 
 
@@ -294,4 +297,5 @@ def _facts(llm: LLM, names: Sequence[str]) -> ModelFacts:
         image_sizes=image_sizes(llm.config.vision) if takes_pictures else None,
         choices=tuple(map(str, llm.plan.choices)),
         approximate=llm.engine.stats.approximate,
+        drafts=llm.plan.draft_tokens > 0,
     )

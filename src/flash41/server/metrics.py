@@ -35,6 +35,12 @@ COUNTERS = (
     ("evicted_pages", "Cached pages that made room.", "num_evicted_pages"),
     ("pictures_encoded", "Pictures that were encoded.", "num_pictures_encoded"),
     ("pictures_found", "Pictures that were shown and did not have to be encoded.", "num_pictures_found"),
+    ("draft_blocks", "Verifications of one request's drafts.", "num_draft_blocks"),
+    ("draft_block_tokens", "Tokens that came of them, accepted drafts and one more each.", "num_block_tokens"),
+)
+POSITION_COUNTERS = (
+    ("drafted_tokens", "Drafts verified, by position behind the newest token, from 1.", "drafted_tokens"),
+    ("accepted_tokens", "Of these, tokens of an answer.", "accepted_tokens"),
 )
 OWN_COUNTERS = (
     ("steps", "Steps computed.", "num_steps"),
@@ -89,6 +95,11 @@ class _EngineFigures(Collector):
             yield GaugeMetricFamily(f"flash41_engine_{name}", text, value=getattr(stats.engine, field))
         for name, text, field in COUNTERS:
             yield CounterMetricFamily(f"flash41_engine_{name}", text, value=getattr(stats.engine, field))
+        for name, text, field in POSITION_COUNTERS:
+            family = CounterMetricFamily(f"flash41_engine_{name}", text, labels=("position",))
+            for position, value in enumerate(getattr(stats.engine, field), 1):
+                family.add_metric((str(position),), value)
+            yield family
         for name, text, field in OWN_COUNTERS:
             yield CounterMetricFamily(f"flash41_engine_{name}", text, value=getattr(stats, field))
         age = time.monotonic() - stats.taken

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from flash41.chat.parsing import EngineFinish
-from flash41.chat.protocols import WireEvent, WireReply, compact
+from flash41.chat.protocols import ACCEPTED, REJECTED, WireEvent, WireReply, compact, draft_details
 from flash41.engine.request import FinishReason
 from flash41.errors import Flash41Error
 from flash41.server.conversations import Call
@@ -37,6 +37,11 @@ class Tally:
         """Books tokens."""
         self.num_generated_tokens += len(items)
         self.num_cached_tokens = max(self.num_cached_tokens, *(item.num_cached_tokens for item in items))
+
+
+def drafts_of(item: GeneratedToken) -> dict[str, Any]:
+    """What the usage tells of the drafts of an answer up to a token."""
+    return draft_details(item.num_draft_tokens, item.num_accepted_tokens, item.undrafted_because)
 
 
 def engine_finish(reason: FinishReason) -> EngineFinish:
@@ -96,6 +101,8 @@ class Replies:
                 if not has_begun:
                     events += reply.begin(num_prompt, item.num_cached_tokens)
                     has_begun = True
+                if self._service.facts.drafts:
+                    reply.tell_drafts(drafts_of(item))
                 token = item.token
                 if token.token_id == eos:
                     reply.count()
@@ -180,6 +187,13 @@ def summed(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     total["completion_tokens"] = sum(usage["completion_tokens"] for usage in usages)
     total["total_tokens"] = total["prompt_tokens"] + total["completion_tokens"]
     if "completion_tokens_details" in total:
-        reasoning = sum(usage["completion_tokens_details"]["reasoning_tokens"] for usage in usages)
-        total["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+        details = [usage["completion_tokens_details"] for usage in usages]
+        total["completion_tokens_details"] = summed_details(details)
     return total
+
+
+def summed_details(details: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Details of several choices: counts add up, and what is no count is that of the first choice that has it."""
+    total = {key: value for one in reversed(details) for key, value in one.items()}
+    counts = total.keys() & {"reasoning_tokens", ACCEPTED, REJECTED}
+    return total | {key: sum(one.get(key, 0) for one in details) for key in counts}

@@ -57,6 +57,8 @@ class ModelFacts:
     """What was decided at the start, with reasons."""
     approximate: tuple[str, ...] = ()
     """Options with which answers are approximate; told with every answer."""
+    drafts: bool = False
+    """Whether the engine drafts, so that every usage tells what came of it."""
 
 
 class AnswerConstraint(Constraint, Protocol):
@@ -94,6 +96,12 @@ class GeneratedToken:
     """Set on the last token."""
     num_cached_tokens: int = 0
     """Tokens of the prompt that were not computed again."""
+    num_draft_tokens: int = 0
+    """Drafts verified for this answer up to the step that this token came with."""
+    num_accepted_tokens: int = 0
+    """Of these, tokens of the answer."""
+    undrafted_because: str | None = None
+    """Why this answer has no drafts although the engine drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

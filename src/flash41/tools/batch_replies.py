@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flash41.chat.conversation import MODEL_NAME, ToolCall
+from flash41.chat.protocols import draft_details
 from flash41.chat.tokenizer import Tokenizer
 from flash41.chat.watching import ParsedAnswer
 from flash41.engine.answers import Answer
@@ -91,15 +92,9 @@ def _usage(request: Request, num_reasoning_tokens: int) -> dict[str, Any]:
 
 def _drafts(request: Request) -> dict[str, Any]:
     """What has come of drafts, under the names the calls have for it; nothing where there were none to be had."""
-    if request.undrafted_because is not None:
-        return {"undrafted_because": request.undrafted_because}
-    if not request.num_draft_tokens:
+    if not request.num_draft_tokens and request.undrafted_because is None:
         return {}
-    accepted = request.num_accepted_tokens
-    return {
-        "accepted_prediction_tokens": accepted,
-        "rejected_prediction_tokens": request.num_draft_tokens - accepted,
-    }
+    return draft_details(request.num_draft_tokens, request.num_accepted_tokens, request.undrafted_because)
 
 
 def _chat_logprobs(

@@ -55,6 +55,10 @@ class TurnFigures:
     """Without the wait for the first; None where there was only one."""
     ending: str
     """stop, length, or abort where it was stopped."""
+    num_draft_tokens: int = 0
+    """Drafts that were verified for the answer; 0 without drafting."""
+    num_accepted_tokens: int = 0
+    """Tokens of the answer that were drafts."""
 
 
 class ChatSession:
@@ -112,7 +116,7 @@ class Turn:
         self._said = said
         self._times: list[float] = []
         self._texts = {True: "", False: ""}
-        self._cached_before = llm.engine.stats.cached_tokens
+        self._before = llm.engine.stats
         self._figures = TurnFigures(
             num_tokens=0,
             num_prompt_tokens=num_widened(prompt_ids, pictures),
@@ -151,12 +155,14 @@ class Turn:
     def _book(self, event: StreamEvent) -> None:
         self._times.append(time.perf_counter())
         count, seconds = len(self._times), self._times[-1] - self._times[0]
+        before, now = self._before, self._engine.stats
         if count == 1:
-            num_cached = self._engine.stats.cached_tokens - self._cached_before
-            self._figures = replace(self._figures, num_cached_tokens=num_cached)
+            self._figures = replace(self._figures, num_cached_tokens=now.cached_tokens - before.cached_tokens)
         self._figures = replace(
             self._figures,
             num_tokens=count,
+            num_draft_tokens=sum(now.drafted_tokens) - sum(before.drafted_tokens),
+            num_accepted_tokens=sum(now.accepted_tokens) - sum(before.accepted_tokens),
             tokens_per_second=(count - 1) / seconds if seconds > 0 else None,
             ending=(event.finish_reason or FinishReason.ABORT).value,
         )

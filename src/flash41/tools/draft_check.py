@@ -5,7 +5,8 @@
     forced n       drafts replaced by n tokens of the right answer and a wrong one, so that n are accepted, n = 0 .. g
 
 Every prompt is answered at temperature 0 and with a seed.  Tokens and logarithmic probabilities must be equal, the
-latter to the bit.  All runs do the same work without reusing prefixes, so that their seconds can be compared.
+latter to the bit.  All runs do the same work without reusing prefixes.  `off` is answered again behind every other run,
+whose speed is compared with that of the two beside it: a machine is not equally busy for minutes.
 """
 
 import time
@@ -77,7 +78,7 @@ class DraftRun:
     tokens_per_second: float
     """All tokens over all time, prompts included."""
     ratio: float
-    """Speed over that of `off`."""
+    """Speed over that of `off` right before and right behind it."""
     tokens_per_step: float | None
     """Tokens that an answer gained per verification; None where there was none."""
     acceptance: tuple[float, ...]
@@ -115,7 +116,8 @@ def check_drafts(wish: DraftCheckWish, progress: Progress | None = None) -> list
     forced += [(f"forced {count}", count) for count in range(drafting.plan.draft_tokens + 1)]
     for name, count in forced:
         say(name)
-        runs.append(_drafted(drafting, wish, name, count, right, speed))
+        run, seconds = _drafted(drafting, plain, wish, right, _Asked(name=name, count=count, before=seconds))
+        runs.append(run)
     return runs
 
 
@@ -134,24 +136,39 @@ def _open(wish: DraftCheckWish, draft: str) -> LLM:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A run to make."""
+
+    name: str
+    count: int | None
+    """Drafts to be right of each block; None leaves drafts as they are."""
+    before: float
+    """Seconds that the run without drafts took right before."""
+
+
 def _drafted(
-    llm: LLM, wish: DraftCheckWish, name: str, count: int | None, right: Sequence[Tokens], speed: float
-) -> DraftRun:
+    llm: LLM, plain: LLM, wish: DraftCheckWish, right: Sequence[Tokens], asked: _Asked
+) -> tuple[DraftRun, float]:
+    """A run with drafts, and the seconds of the one without right behind it."""
     before = llm.engine.stats
-    found, seconds = _answers(llm, wish, wish.max_tokens, right, count)
+    found, seconds = _answers(llm, wish, wish.max_tokens, right, asked.count)
     after = llm.engine.stats
+    _, behind = _answers(plain, wish, wish.max_tokens)
+    speed = _num_tokens(found) / seconds
     num_blocks = after.num_draft_blocks - before.num_draft_blocks
     num_tokens = after.num_block_tokens - before.num_block_tokens
     drafted = _risen(before.drafted_tokens, after.drafted_tokens)
     accepted = _risen(before.accepted_tokens, after.accepted_tokens)
-    return DraftRun(
-        name=name,
-        tokens_per_second=_num_tokens(found) / seconds,
-        ratio=_num_tokens(found) / seconds / speed,
+    run = DraftRun(
+        name=asked.name,
+        tokens_per_second=speed,
+        ratio=speed / (2 * _num_tokens(right) / (asked.before + behind)),
         tokens_per_step=num_tokens / num_blocks if num_blocks else None,
         acceptance=tuple(good / tried for good, tried in zip(accepted, drafted, strict=True) if tried),
         difference=_first_difference(wish, right, found),
     )
+    return run, behind
 
 
 def _answers(

@@ -17,9 +17,14 @@ from flash41.engine.load import load_model
 from flash41.engine.prompt_images import widen
 from flash41.errors import CapacityError, RequestError, complaint
 from flash41.kernels.select import select_kernels
+from flash41.tools.adapters.all import check_like, find_adapter
+from flash41.tools.adapters.record import to_theirs
 from flash41.tools.picture_files import open_pictures
-from flash41.tools.points import check_points
+from flash41.tools.points import check_points, point_names
 from flash41.tools.traces import Progress, check_ids, split, trace
+
+POINTS = "trace/"
+"""Begins the names of points in a file of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +42,17 @@ class TraceWish:
     index_cache_dtype: str | None = None
     backend: str = "auto"
     threads: int | None = None
+    like: str | None = None
+    """Engine whose names and layouts the file has; None: ours."""
 
 
 def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progress: Progress | None = None) -> int:
     """Writes the trace of `wish` to `out` and returns its number of points.
 
-    Raises RequestError for a target that cannot be made, or exists without `force`; CapacityError if the file system
-    refuses the file; and whatever opening or running refuses.
+    Raises RequestError for a target that cannot be made, or exists without `force`, and for points that the engine of
+    `like` does not show; CapacityError if the file system refuses the file; and whatever opening or running refuses.
     """
+    adapter = None if wish.like is None else find_adapter(wish.like)
     _check_target(out, force)
     config = read_config(directory)
     check_ids(wish.ids, config.vocab_size)
@@ -64,14 +72,22 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
     )
     check(run, config)
     check_points(wish.points, config, wish.draft, images=bool(pictures))
+    if adapter is not None:
+        points = point_names(config, wish.draft, images=bool(pictures))
+        check_like(adapter, wish.points, points, config.mhc.streams)
     if wish.threads is not None:
         torch.set_num_threads(wish.threads)
     model = load_model(
         directory, run.profile, run.pool, select_kernels(wish.backend), drafts=True, images=bool(pictures)
     )
     arrays = trace(model, wish.ids, wish.chunks, wish.points, progress, wish.draft, pictures)
-    _write(out, arrays)
-    return sum(name.startswith("trace/") for name in arrays)
+    traced = {name.removeprefix(POINTS): array for name, array in arrays.items() if name.startswith(POINTS)}
+    others = {name: array for name, array in arrays.items() if not name.startswith(POINTS)}
+    named = {POINTS + name: array for name, array in traced.items()}
+    if adapter is not None:
+        named = to_theirs(adapter, traced)
+    _write(out, {**others, **named})
+    return len(named)
 
 
 def _check_target(out: Path, force: bool) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,12 @@ def test_lines_in_answers_out(llm: LLM) -> None:
     found = talk("hello\n\nand\\\nmore\n", *SHORT)
     assert found.exit_code == 0, found.exception
     assert found.stdout == "".join(f"{answer}\n" for answer in expected(llm, "hello", "and\nmore"))
+    assert found.stderr == ""
+
+
+def test_drafts_change_no_answer_and_say_nothing_in_a_pipe(llm: LLM) -> None:
+    found = talk("hello\nand more\n", *SHORT, "--draft", "on")
+    assert found.stdout == "".join(f"{answer}\n" for answer in expected(llm, "hello", "and more"))
     assert found.stderr == ""
 
 
@@ -118,6 +125,12 @@ class Played:
 def shown(turn: Played, capsys: pytest.CaptureFixture[str]) -> str:
     command._Terminal(None).answer(turn)
     return capsys.readouterr().out
+
+
+def test_what_came_of_drafts_stands_among_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    turn = Played(("so", False))
+    turn.figures = replace(turn.figures, num_draft_tokens=10, num_accepted_tokens=2)
+    assert "4 of 9 prompt tokens cached, 2 of 10 drafts accepted, stopped]" in shown(turn, capsys)
 
 
 FIGURES = "[3 tokens, 2.5 tokens/s, 4 of 9 prompt tokens cached, stopped]"

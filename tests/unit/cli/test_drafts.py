@@ -84,6 +84,13 @@ def test_statistics_say_what_came_of_drafts() -> None:
     assert draft_facts(stats)["tokens_per_step"] is None
     stats = SimpleNamespace(num_draft_blocks=4, num_block_tokens=6, drafted_tokens=(4, 3), accepted_tokens=(2, 0))
     assert draft_line(stats) == "drafts: 2 of 7 accepted, 1.50 tokens per step"
+    assert draft_facts(stats) == {
+        "num_draft_tokens": 7,
+        "num_accepted_tokens": 2,
+        "drafted_tokens": [4, 3],
+        "accepted_tokens": [2, 0],
+        "tokens_per_step": 1.5,
+    }
 
 
 def runs(difference: Difference | None) -> list[DraftRun]:

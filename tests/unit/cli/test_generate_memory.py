@@ -67,7 +67,7 @@ class OpenedError(Exception):
         (("--no-prefix-cache",), {"prefix_cache": False}),
         (("--state-image-interval", "512"), {"state_image_interval": 512}),
         ((), {"decoder_replay": False, "prefix_replay": False}),
-        ((), {"draft": "off", "draft_accept": "shared-noise"}),
+        ((), {"draft": "off", "draft_accept": None}),
         (("--draft", "adaptive", "--draft-accept", "rejection"), {"draft": "adaptive", "draft_accept": "rejection"}),
         (("--decoder-replay", "--prefix-replay"), {"decoder_replay": True, "prefix_replay": True}),
     ],

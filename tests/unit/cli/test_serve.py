@@ -45,11 +45,13 @@ def test_every_option_reaches_the_server(served: Served, tmp_path: Path) -> None
         "serve", "--host", "::1", "--port", "0", "--api-key-file", keys, "--allowed-host", "a", "--allowed-host", "b",
         "--allowed-origin", "https://c", "--served-model-name", "d", "--default-mode", "chat", "--hosted-sampling",
         "--max-waiting", "5", "--request-timeout", "6", "--max-body", "7K", "--grace", "8", "--max-num-seqs", "2",
-        "--max-model-len", "300", "--no-prefix-cache", "--image-root", tmp_path, "--image-http",
+        "--max-model-len", "300", "--no-prefix-cache", "--draft", "adaptive", "--draft-accept", "rejection",
+        "--image-root", tmp_path, "--image-http",
     )  # fmt: skip
     assert result.exit_code == 0, (result.output, result.exception)
     llm, names, settings = served
     assert (llm.plan.max_num_seqs, llm.plan.max_model_len, names) == (2, 300, ["d"])
+    assert (llm.plan.draft.value, llm.plan.draft_accept.value) == ("adaptive", "rejection")
     assert settings == ServerSettings(
         host="::1",
         port=0,

@@ -47,6 +47,15 @@ def test_the_file_holds_logits_and_every_point_asked_for(
     assert result.output == f"{out}: logits of 5 tokens and {len(expected) - 1} trace points\n"
 
 
+def test_a_file_like_another_engines_has_its_names(tmp_path: Path, default_directory: Path) -> None:
+    out = tmp_path / "t.npz"
+    command = ("trace", default_directory, "--token-ids", TEXT, "--out", out)
+    result = invoke(*command, "--like", "transformers", "--points", "L2.attn.in", "--points", "final.norm")
+    assert result.exit_code == 0, result.exception
+    assert result.output == f"{out}: logits of 5 tokens and 2 trace points\n"
+    assert set(saved(out)) == {"logits", "model.layers.2.attn_norm.output", "model.norm.output"}
+
+
 def test_an_image_takes_the_place_of_its_placeholder(tmp_path: Path) -> None:
     for name, size in (("a.png", (60, 45)), ("b.png", (200, 50))):
         (tmp_path / name).write_bytes(encoded(pattern(*size)))
@@ -81,6 +90,7 @@ def test_a_target_is_replaced_only_by_force(tmp_path: Path, default_directory: P
     [
         (("--token-ids", "0,1024"), RequestError, "token ids: got [1024], expected integers from 0 to 1023"),
         (("--token-ids", "0", "--chunks", "0"), RequestError, "chunks: got [0], expected lengths of at least 1"),
+        (("--token-ids", "0", "--like", "x"), RequestError, "engine: got 'x', expected one of vllm, sglang"),
         (("--token-ids", "0", "--profile", "x"), ConfigError, "profile: got 'x', expected one of"),
         (("--token-ids", "0", "--kv-cache-dtype", "fp32"), ConfigError, "kv_cache_dtype: got 'fp32'"),
     ],

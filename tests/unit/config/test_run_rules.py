@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flash41.config.architecture import ModelConfig
-from flash41.config.run import Draft, PoolDtype, Profile, RunWish
+from flash41.config.run import Draft, DraftAccept, PoolDtype, Profile, RunWish
 from flash41.config.run_rules import check, refusals
 from flash41.errors import ConfigError
 from helpers.config_documents import release_config, tiny_config
@@ -190,6 +190,13 @@ def test_fp4_pools_draft_outside_profile_atom() -> None:
 def test_the_width_and_the_checkpoint_may_be_named_when_they_are_the_models_own() -> None:
     wish = RunWish(draft=Draft.ON, num_draft_tokens=5, model=Path("a"), draft_model=Path("a"))
     assert refusals(wish, RELEASE) == []
+
+
+def test_a_rule_of_acceptance_needs_drafts() -> None:
+    for rule in DraftAccept:
+        expected = f"draft: got 'off', expected 'on' or 'adaptive' with draft_accept '{rule.value}'"
+        assert refusals(RunWish(draft_accept=rule), RELEASE) == [f"{expected} (it says which drafts stay)"]
+        assert refusals(RunWish(draft=Draft.ADAPTIVE, draft_accept=rule), RELEASE) == []
 
 
 def test_drafting_needs_draft_stages() -> None:

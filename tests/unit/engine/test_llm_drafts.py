@@ -87,3 +87,9 @@ def test_names_that_are_none_are_refused(default_directory: Path) -> None:
     for values in ({"draft": "maybe"}, {"draft_accept": "most"}, {"draft": "on", "prefix_replay": True}):
         with pytest.raises(ConfigError, match=next(iter(values))):
             LLM(default_directory, **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", ["shared-noise", "rejection"])
+def test_a_rule_of_acceptance_without_drafts_is_refused(default_directory: Path, rule: str) -> None:
+    with pytest.raises(ConfigError, match=f"draft: got 'off', expected 'on' or 'adaptive' with draft_accept '{rule}'"):
+        LLM(default_directory, draft_accept=rule)

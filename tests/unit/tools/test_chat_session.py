@@ -141,3 +141,15 @@ def test_reset_forgets_the_turns_and_keeps_the_manner(llm: LLM) -> None:
     session.reset()
     assert (session.messages, session.manner) == ([], Manner(system="Be brief."))
     assert session.ask("hello").figures.num_prompt_tokens == first.figures.num_prompt_tokens
+
+
+def test_figures_count_the_drafts_of_one_answer(llm: LLM, default_directory: Path) -> None:
+    drafting = LLM(default_directory, max_num_seqs=1, max_model_len=512, draft="on")
+    session, plain = ChatSession(drafting, SHORT, Manner()), ChatSession(llm, SHORT, Manner())
+    for said in ("hello", "and again"):
+        before, turn, undrafted = drafting.engine.stats, session.ask(said), plain.ask(said)
+        assert texts(turn) == texts(undrafted)
+        after = drafting.engine.stats
+        assert turn.figures.num_draft_tokens == sum(after.drafted_tokens) - sum(before.drafted_tokens) > 0
+        assert turn.figures.num_accepted_tokens == sum(after.accepted_tokens) - sum(before.accepted_tokens)
+        assert undrafted.figures.num_draft_tokens == 0

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from PIL import Image
 from flash41.checkpoint.reader import MappedShards
 from flash41.config.run import PoolDtype, PoolFormat, Profile
 from flash41.errors import CapacityError, ConfigError, Flash41Error, KernelError, RequestError
+from flash41.tools.adapters.all import ADAPTERS
+from flash41.tools.adapters.record import to_ours
 from flash41.tools.traces import trace
 from flash41.tools.tracing import TraceWish, save_trace
 from helpers.golden_judge import CHECKPOINT, Array
@@ -59,6 +62,28 @@ def test_the_file_holds_what_the_trace_gives(
     assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
 
 
+def test_a_file_like_another_engines_holds_what_that_engine_shows(tmp_path: Path, default_directory: Path) -> None:
+    wish = TraceWish(ids=IDS, draft=True)
+    save_trace(default_directory, wish, tmp_path / "ours.npz", force=False)
+    count = save_trace(default_directory, replace(wish, like="transformers"), tmp_path / "theirs.npz", force=False)
+    ours, theirs = saved(tmp_path / "ours.npz"), saved(tmp_path / "theirs.npz")
+    back, unknown = to_ours(ADAPTERS["transformers"], theirs)
+    assert unknown == ()
+    assert count == len(theirs) - 1 == len(back) - 1 > 100
+    assert np.array_equal(theirs["logits"], ours["logits"])
+    for point, array in back.items():
+        assert np.array_equal(array, ours["logits" if point == "logits" else f"trace/{point}"]), point
+
+
+def test_what_a_picture_became_keeps_its_name(tmp_path: Path) -> None:
+    Image.fromarray(pattern(60, 45)).save(tmp_path / "a.png")
+    wish = TraceWish(ids=(0, 511), points=("vision.*",), images=(tmp_path / "a.png",), like="sglang")
+    count = save_trace(CHECKPOINT, wish, tmp_path / "out.npz", force=False)
+    names = {name for name in saved(tmp_path / "out.npz") if not name.startswith("image0/")}
+    assert names >= {"logits", "vision.blocks.0.output", "vision.norm.output", "aligner.output"}
+    assert count == len(names) - 1
+
+
 def test_progress_is_passed_on(tmp_path: Path, default_directory: Path) -> None:
     seen: list[tuple[int, int]] = []
     wish = TraceWish(ids=IDS, chunks=(5, 2), points=())
@@ -106,6 +131,12 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
             r"'fp4', expected 'bf16' with DSpark",
         ),
         ({"backend": "cuda"}, KernelError, r"backend: got 'cuda'"),
+        ({"like": "vlm"}, RequestError, r"engine: got 'vlm', expected one of vllm, sglang, transformers, llama.cpp"),
+        (
+            {"like": "vllm", "points": ("embed", "L*.index.scores")},
+            RequestError,
+            r"points that match nothing: got \['L\*.index.scores'\], expected points that vllm shows",
+        ),
     ],
 )
 def test_a_wish_is_refused_before_a_weight_is_read(

@@ -9,7 +9,7 @@ const WIDTH = 240;
 const HEIGHT = 48;
 
 const CARDS = [
-  { name: "speed", title: "Tokens per second", note: (now) => `${whole(now.engine.num_generated_tokens)} generated`, wide: true },
+  { name: "speed", title: "Tokens per second", note: speedNote, wide: true },
   { name: "running", title: "Running", note: (now) => `of ${now.max_num_seqs} side by side`, most: (now) => now.max_num_seqs },
   { name: "waiting", title: "Waiting", note: (now) => `${whole(now.engine.num_finished)} finished` },
   { name: "pages", title: "Pages used", note: pagesNote, most: (now) => now.engine.num_pages },
@@ -19,6 +19,12 @@ const CARDS = [
 ];
 
 const whole = (count) => count.toLocaleString("en");
+
+function speedNote({ engine }) {
+  const [accepted, drafted] = [engine.accepted_tokens, engine.drafted_tokens].map((counts) => counts.reduce((a, b) => a + b, 0));
+  const drafts = drafted ? `, ${whole(accepted)} of ${whole(drafted)} drafts accepted` : "";
+  return `${whole(engine.num_generated_tokens)} generated${drafts}`;
+}
 
 function pagesNote({ engine }) {
   const kept = engine.num_kept_pages ? `, ${whole(engine.num_kept_pages)} kept` : "";

@@ -142,6 +142,8 @@ function facts(answer) {
   if (answer.finish !== null) found.push(`first after ${seconds((answer.first - answer.started) / 1000)}`);
   const cached = answer.usage?.prompt_tokens_details?.cached_tokens;
   if (cached !== undefined) found.push(`${cached} of ${answer.usage.prompt_tokens} prompt tokens cached`);
+  const { accepted_prediction_tokens: accepted, rejected_prediction_tokens: rejected } = answer.usage?.completion_tokens_details ?? {};
+  if (accepted + rejected > 0) found.push(`${accepted} of ${accepted + rejected} drafts accepted`);
   if (answer.approximate) found.push(`approximate: ${answer.approximate}`);
   if (answer.finish in ENDS) found.push(ENDS[answer.finish]);
   return found.join(" \u00b7 ");

@@ -20,10 +20,12 @@ LARGEST_SHARE = 16
 VECTORS = 8
 """Of one patch at the same time: the residual, q, k, v, attention twice, and what is added."""
 LOGITS_PER_BAND = 1 << 22
-LOGIT_BYTES = 40
-"""Of one logit: FP64 sums, FP32, exponentials and what they come from."""
+LOGIT_BYTES = 64
+"""Of one logit: FP64 sums, FP32, exponentials, what they come from, and what an allocator keeps of them."""
 ROWS_PER_BAND = 256
 """Patches that pass a linear map together."""
+INNER_BYTES = 80
+"""Of one value between the two maps of a block, as of a logit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,5 +69,5 @@ def encoder_bytes(config: VisionConfig, num_patches: int, value_bytes: int) -> i
     """Bytes that the tower holds of one picture, weights left out."""
     vectors = num_patches * VECTORS * config.hidden_size * value_bytes
     logits = min(LOGITS_PER_BAND, num_patches**2) * LOGIT_BYTES
-    inner = min(ROWS_PER_BAND, num_patches) * 2 * config.intermediate_size * LOGIT_BYTES
+    inner = min(ROWS_PER_BAND, num_patches) * 2 * config.intermediate_size * INNER_BYTES
     return vectors + logits + inner

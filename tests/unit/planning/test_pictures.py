@@ -47,8 +47,8 @@ def test_what_the_encoder_holds_follows_from_the_bands_of_its_kernels() -> None:
     assert pictures.LOGITS_PER_BAND == full_attention.LOGITS_PER_BAND
     assert pictures.ROWS_PER_BAND == vision.ROWS_PER_BAND
     config = release_config().vision
-    assert encoder_bytes(config, 9_216, 2) == 9_216 * 8 * 1024 * 2 + (1 << 22) * 40 + 256 * 2 * 2816 * 40
-    assert encoder_bytes(config, 10, 2) == 10 * 8 * 1024 * 2 + 100 * 40 + 10 * 2 * 2816 * 40
+    assert encoder_bytes(config, 9_216, 2) == 9_216 * 8 * 1024 * 2 + (1 << 22) * 64 + 256 * 2 * 2816 * 80
+    assert encoder_bytes(config, 10, 2) == 10 * 8 * 1024 * 2 + 100 * 64 + 10 * 2 * 2816 * 80
 
 
 def test_the_plan_counts_rows_within_the_budget_and_shows_them() -> None:

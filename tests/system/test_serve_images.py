@@ -119,8 +119,7 @@ def turned() -> bytes:
 
 HOSTILE: dict[str, tuple[bytes, str | None]] = {
     # what                    the file, and the kind of its error or None where it is a picture
-    "bomb of forty megapixels": (zero_png(6_324, 6_324), None),
-    "bomb beyond": (zero_png(6_400, 6_400), "ImageDimensionsTooLarge"),
+    "bomb beyond": (png(6_400, 6_400), "ImageDimensionsTooLarge"),
     "one pixel wide": (png(1, 100_000), "ImageDimensionsTooLarge"),
     "sixteen bits": (zero_png(400, 300, depth=16), None),
     "cmyk": (encoded(Image.new("CMYK", (60, 45), (9, 99, 199, 40)), "JPEG"), None),
@@ -140,7 +139,8 @@ HOSTILE: dict[str, tuple[bytes, str | None]] = {
 def test_hostile_files_end_as_documented_within_two_seconds_and_600_megabytes(server: ServerProcess) -> None:
     post(server, part(PNG))
     before = largest_megabytes(server)
-    for name, (data, kind) in HOSTILE.items():
+    bomb = zero_png(6_324, 6_324)  # forty megapixels in half a megabyte
+    for name, (data, kind) in {"bomb": (bomb, None), **HOSTILE}.items():
         started = time.monotonic()
         reply = post(server, part(data))
         seconds = time.monotonic() - started

@@ -184,7 +184,7 @@ class TestRefusals:
         reply = server.post(CHAT, chat_body(*sizes, *bad))
         assert fault(reply)[:2] == (400, "context_length_exceeded")
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=20, deadline=None)
     @given(data=st.data())
     def test_no_file_whatever_makes_the_server_fail(self, codec: ChatCodec, data: st.DataObject) -> None:
         forms: list[dict[str, Any]] = [

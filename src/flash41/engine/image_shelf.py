@@ -74,6 +74,8 @@ class ImageShelf:
 
         The pictures it does reach are the request's until `pass_by` or `leave`.
         """
+        if length <= 0:
+            return 0  # no row, no lease: the step may not even hold this request
         for index, image in enumerate(request.images):
             planned = image.planned
             if planned.end <= start or planned.start >= start + length:

@@ -51,6 +51,13 @@ def test_a_span_in_front_of_a_picture_or_behind_it_needs_nothing() -> None:
     assert ran(tested) == ([], [])
 
 
+def test_a_span_without_a_row_takes_no_lease() -> None:
+    tested, one = shelf(), showing(1, SMALL[0])
+    assert tested.reach(one, 5, 0) == 0
+    assert ran(tested) == ([], [])
+    assert tested.num_held == 0
+
+
 def test_a_span_ends_in_front_of_a_picture_beyond_the_patches_of_a_step() -> None:
     tested, one = shelf(pictures=4, per_step=1), showing(1, SMALL[0], SMALL[1])
     assert tested.reach(one, 0, 23) == 12

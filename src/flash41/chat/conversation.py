@@ -217,9 +217,12 @@ class ChatCodec:
         images = rendered.image_sources[len(rendered.image_sources) - num_images :]
         return Rendering(text=text, control_spans=tuple(spans), images=tuple(images))
 
-    def encode(self, conversation: Conversation) -> Prompt:
-        """The prompt's ids: control spans by their one id, what lies between as plain text."""
-        rendering = self.render(conversation)
+    def encode(self, conversation: Conversation, rendering: Rendering | None = None) -> Prompt:
+        """The prompt's ids: control spans by their one id, what lies between as plain text.
+
+        Whoever has looked at the rendering already gives it.
+        """
+        rendering = rendering or self.render(conversation)
         ids: list[int] = []
         end = 0
         for start, stop in rendering.control_spans:

@@ -89,9 +89,10 @@ async def answer(
     count = (record.n or 1) if isinstance(record, ChatBody) else 1
     with contextlib.ExitStack() as inside:
         inside.enter_context(context.gate.entered(count))
+        salt = request.state.salt
         rendered = await beside_the_loop(body, context.reader.begin, protocol, body.fields, record)
         pictures = await context.pictures.read(rendered[1], inside)
-        call = await beside_the_loop(body, context.reader.call, rendered, pictures, record, request.state.salt)
+        call = await beside_the_loop(body, context.reader.call, protocol, body.fields, rendered, pictures, record, salt)
         name = f"{PREFIXES[protocol]}{request.state.request_id}"
         manner = Manner(
             protocol=protocol,

@@ -16,14 +16,13 @@ import deepseek_recipe as recipe
 from flash41.chat.conversation import Conversation, Prompt
 from flash41.chat.images import Picture
 from flash41.chat.protocols import Protocol
-from flash41.chat.watching import ChatWatcher
 from flash41.engine.prompt_images import num_widened
 from flash41.engine.request import SamplingParams
 from flash41.errors import RequestError
 from flash41.server.api_errors import ApiError, refused
-from flash41.server.local_images import disguised
+from flash41.server.local_images import disguised, without_pixels
 from flash41.server.schemas import LARGEST_SEED, ChatBody, ResponsesBody, SamplingBody
-from flash41.server.service import AnswerConstraint, Job, ModelFacts, Service
+from flash41.server.service import ConversationWish, Job, ModelFacts, Service
 from flash41.server.settings import ServerSettings
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -31,8 +30,11 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", *PENALTIES)
 OURS = {"n", "max_completion_tokens", "logit_bias", "seed", "top_k", "min_p", *PENALTIES}
 """Fields that this server reads itself; the codec would refuse or ignore them."""
 
-ConstraintFor = Callable[[Conversation], AnswerConstraint | None]
-"""What restricts the answer to a conversation: a schema, a required call, or nothing.  Raises RequestError."""
+ConstraintFor = Callable[[Conversation], object | None]
+"""What restricts the answer to a conversation: a schema, a required call, or nothing.  Raises RequestError.
+
+The engine makes it again for every answer; here it is made so that what cannot be enforced is refused at once.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ class ConversationReader:
 
     def call(
         self,
+        protocol: Protocol,
+        body: Mapping[str, Any],
         rendered: tuple[Conversation, Prompt],
         pictures: Sequence[Picture],
         record: SamplingBody,
@@ -79,6 +83,7 @@ class ConversationReader:
         conversation, prompt = rendered
         num_prompt_tokens = num_widened(prompt.ids, pictures)
         params = self._params(conversation, num_prompt_tokens, record)
+        wish = self._wish(conversation, protocol, body)
         seed = secrets.randbits(63) if record.seed is None else record.seed
         count = (record.n or 1) if isinstance(record, ChatBody) else 1
         jobs = tuple(
@@ -87,8 +92,7 @@ class ConversationReader:
                 pictures=tuple(pictures),
                 params=params,
                 seed=(seed + k) & LARGEST_SEED,
-                watcher=self._watcher(conversation),
-                constraint=self._constraint(conversation),
+                conversation=wish,
                 salt=salt,
             )
             for k in range(count)
@@ -104,15 +108,12 @@ class ConversationReader:
 
     def render(self, protocol: Protocol, body: Mapping[str, Any]) -> tuple[Conversation, Prompt]:
         """The conversation of a body and its prompt, with one placeholder for each picture; raises ApiError."""
-        codec = self._service.codec
-        given = {key: value for key, value in body.items() if value is not None and key not in OURS}
-        if self._settings.image_root is not None:
-            given = disguised(given)
-        if protocol is Protocol.CHAT and body.get("max_completion_tokens") is not None:
-            given.setdefault("max_tokens", body["max_completion_tokens"])
+        codec, default = self._service.codec, self._settings.thinks_by_default
         try:
-            conversation = codec.convert(given, protocol=protocol, thinking_by_default=self._settings.thinks_by_default)
-            prompt = codec.encode(conversation)
+            conversation = codec.convert(self._given(protocol, body), protocol=protocol, thinking_by_default=default)
+            rendering = codec.render(conversation)
+            check_size(rendering.text, self._service)
+            prompt = codec.encode(conversation, rendering)
         except RequestError as error:
             raise refused(error) from error
         return conversation, prompt
@@ -133,17 +134,25 @@ class ConversationReader:
             params, temperature=1.0 if temperature is None else temperature, top_p=1.0 if top_p is None else top_p
         )
 
-    def _watcher(self, conversation: Conversation) -> ChatWatcher | None:
-        # Without stop strings nothing in the text ends an answer, and it need not be read twice.
-        if not conversation.parsing_options.stop_sequences:
-            return None
-        return ChatWatcher(self._service.codec, conversation, self._service.facts.eos_token_id)
-
-    def _constraint(self, conversation: Conversation) -> AnswerConstraint | None:
+    def _wish(self, conversation: Conversation, protocol: Protocol, body: Mapping[str, Any]) -> ConversationWish | None:
+        """What the engine must know of a conversation: nothing, where no stop string and no format is asked for."""
         try:
-            return self._constraint_for(conversation)
+            is_held = self._constraint_for(conversation) is not None
         except RequestError as error:
             raise refused(error) from error
+        if not is_held and not conversation.parsing_options.stop_sequences:
+            return None
+        given = without_pixels(self._given(protocol, body))
+        return ConversationWish(protocol=protocol, body=given, thinks_by_default=self._settings.thinks_by_default)
+
+    def _given(self, protocol: Protocol, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A body as the codec takes it."""
+        given = {key: value for key, value in body.items() if value is not None and key not in OURS}
+        if self._settings.image_root is not None:
+            given = disguised(given)
+        if protocol is Protocol.CHAT and body.get("max_completion_tokens") is not None:
+            given.setdefault("max_tokens", body["max_completion_tokens"])
+        return given
 
 
 def refused_conversion(error: recipe.ConversionError) -> ApiError:
@@ -158,6 +167,15 @@ def check_room(num_prompt_tokens: int, facts: ModelFacts) -> None:
     if num_prompt_tokens >= facts.max_model_len:
         limit = facts.max_model_len
         message = f"the prompt has {num_prompt_tokens} tokens; prompt and answer together may have {limit}"
+        raise ApiError(400, message, code="context_length_exceeded")
+
+
+def check_size(text: str, service: Service) -> None:
+    """Raises ApiError for a text that cannot fit whatever its tokens are: making them may take minutes."""
+    num_bytes, longest = len(text.encode("utf-8", "surrogatepass")), service.codec.tokenizer.longest_token_bytes
+    limit = service.facts.max_model_len
+    if num_bytes > limit * longest:
+        message = f"the prompt has more than {num_bytes // longest} tokens; prompt and answer together may have {limit}"
         raise ApiError(400, message, code="context_length_exceeded")
 
 

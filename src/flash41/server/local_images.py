@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from flash41.chat.parts import STAND_IN
+
 DISGUISE = "https://local-file.invalid"
 HOSTS = ("", "localhost")
 
@@ -26,6 +28,21 @@ def disguised(value: Any) -> Any:
 def local_path(url: str) -> str | None:
     """The path that a disguised address means; None for any other address."""
     return unquote(urlsplit(url).path) if url.startswith(f"{DISGUISE}/") else None
+
+
+def without_pixels(value: Any) -> Any:
+    """A body, or a part of one, with a stand-in for every picture: for whoever reads it for another reason."""
+    if isinstance(value, list):
+        return [without_pixels(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    found = {key: _stand_in(key, item) for key, item in value.items()}
+    return {**found, "data": ""} if value.get("type") == "base64" and "data" in value else found
+
+
+def _stand_in(key: str, value: Any) -> Any:
+    is_pixels = key in ("url", "image_url") and isinstance(value, str) and value[:5].lower() == "data:"
+    return STAND_IN if is_pixels else without_pixels(value)
 
 
 def _address(value: Any) -> Any:

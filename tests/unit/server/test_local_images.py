@@ -1,6 +1,10 @@
+from typing import Any
+
 import pytest
 
-from flash41.server.local_images import disguised, local_path
+from flash41.chat.conversation import ChatCodec
+from flash41.chat.protocols import Protocol
+from flash41.server.local_images import disguised, local_path, without_pixels
 
 
 @pytest.mark.parametrize(
@@ -26,6 +30,29 @@ def test_other_addresses_stay(address: str) -> None:
     body = {"messages": [{"content": [{"type": "image_url", "image_url": {"url": address}}]}]}
     assert disguised(body) == body
     assert local_path(address) is None
+
+
+def test_pixels_are_left_out_for_whoever_needs_the_rest(codec: ChatCodec) -> None:
+    url, kind = "data:image/png;base64,AAAA", "image/png"
+    bodies: dict[Protocol, dict[str, Any]] = {
+        Protocol.CHAT: {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]},
+        Protocol.RESPONSES: {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]},
+        Protocol.MESSAGES: {
+            "max_tokens": 5,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "image", "source": {"type": "base64", "media_type": kind, "data": "AAAA"}}],
+                }
+            ],
+        },
+    }
+    for protocol, body in bodies.items():
+        found = without_pixels(body)
+        assert "AAAA" not in str(found)
+        ids = [codec.encode(codec.convert(one, protocol=protocol)).ids for one in (body, found)]
+        assert ids[0] == ids[1]
+    assert without_pixels({"url": "https://example.org", "text": url}) == {"url": "https://example.org", "text": url}
 
 
 def test_texts_are_left_alone() -> None:

@@ -111,6 +111,14 @@ class TestProtocols:
         counted = server.post("/v1/messages/count_tokens", BODIES[MESSAGES]).json["input_tokens"]
         assert counted == server.post(MESSAGES, BODIES[MESSAGES]).json["usage"]["input_tokens"]
 
+    def test_what_holds_an_answer_travels_without_pixels(self, codec: ChatCodec) -> None:
+        server = served(codec)
+        assert server.post(CHAT, {**BODIES[CHAT], "stop": ["."]}).status == 200
+        (job,) = server.service.jobs
+        assert job.conversation is not None
+        assert URL not in str(job.conversation.body)
+        assert len(job.pictures) == 2
+
     def test_choices_share_their_pictures(self, codec: ChatCodec) -> None:
         server = served(codec)
         server.post(CHAT, {**BODIES[CHAT], "n": 3})

@@ -12,6 +12,7 @@ from flash41.server.answering import beside_the_loop
 from flash41.server.api_errors import ApiError, refused
 from flash41.server.bodies import checked, read_body
 from flash41.server.context import Context
+from flash41.server.conversations import check_size
 from flash41.server.routes.documents import described
 from flash41.server.schemas import DetokenizeBody, TokenizeBody
 
@@ -28,6 +29,7 @@ def tokenize_routes(context: Context) -> APIRouter:
         if (record.text is None) == (record.messages is None):
             raise ApiError(400, "give either text or messages")
         if record.text is not None:
+            check_size(record.text, context.service)
             encode = tokenizer.encode_with_control if record.control else tokenizer.encode
             try:
                 ids = list(await beside_the_loop(body, encode, record.text))

@@ -161,7 +161,7 @@ class RunWish:
     max_num_batched_tokens: int = 16384
     """Rows of one forward."""
     memory_bytes: int | None = None
-    """Budget of pool and images."""
+    """Budget of pool, state images and rows of pictures."""
     state_image_interval: int = DEFAULT_IMAGE_INTERVAL
     """Tokens between kept state images of a long prompt, snapped down to whole pages."""
     prefix_cache: bool = True

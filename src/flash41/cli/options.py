@@ -43,7 +43,8 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="BYTES",
-        help="Memory of pages, states, state images and rows of pictures: 64M, 2G, or bytes. [default: all requests at full length]",
+        help="Memory of pages, states, state images and rows of pictures: 64M, 2G, or bytes. "
+        "[default: all requests at full length]",
     ),
 ]
 PrefixCache = Annotated[

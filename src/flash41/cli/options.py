@@ -76,6 +76,10 @@ PrefixReplay = Annotated[
         help="APPROXIMATE: recompute the last window of a cached prefix instead of keeping state images.",
     ),
 ]
+Images = Annotated[
+    bool,
+    typer.Option("--images/--no-images", help="Open the image encoder, so that prompts may hold pictures."),
+]
 Draft = Annotated[
     str,
     typer.Option(

@@ -133,6 +133,14 @@ def draft_tokens(wish: RunWish, config: ModelConfig) -> int:
     return config.dspark.block_size if wish.drafts else 0
 
 
+def window_slot_bytes(wish: RunWish, config: ModelConfig) -> int:
+    """Bytes of one request's windows, which is all a model without compressed rows keeps."""
+    _, row = row_bytes(wish.pool.main, config.attention.head_dim)
+    tokens = draft_tokens(wish, config)
+    num_layers = config.num_layers + (config.dspark.num_stages if tokens else 0)
+    return num_layers * (config.attention.window + tokens) * row
+
+
 def _within(budget: int, wish: RunWish, geometry: PoolGeometry, beside: int) -> Placement:
     """The largest pool of a budget, at least one page; `beside` are the bytes it has lost already."""
     num_slots = wish.max_num_seqs
@@ -147,10 +155,7 @@ def _within(budget: int, wish: RunWish, geometry: PoolGeometry, beside: int) -> 
 
 def _without_pages(wish: RunWish, config: ModelConfig, length: int) -> RunPlan:
     """The plan of a model whose layers have windows only: rings of every slot, and pages that cost nothing."""
-    _, row = row_bytes(wish.pool.main, config.attention.head_dim)
-    tokens = draft_tokens(wish, config)
-    num_layers = config.num_layers + (config.dspark.num_stages if tokens else 0)
-    per_slot = num_layers * (config.attention.window + tokens) * row
+    per_slot = window_slot_bytes(wish, config)
     pictures = picture_plan(wish, config)
     least = wish.max_num_seqs * per_slot + pictures.rows_bytes
     if wish.memory_bytes is not None and wish.memory_bytes < least:

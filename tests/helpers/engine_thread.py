@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from flash41.engine.llm import LLM
 from flash41.server.engine_client import EngineClient
 from flash41.server.engine_host import host
+from flash41.server.engine_orders import Orders
 from flash41.server.messages import Lines, Opening, opening_line, read_answer
 
 
@@ -28,7 +29,7 @@ class ThreadWorker:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        status = host(self._connection, lambda _: self._llm, self.left.append)
+        status = host(Orders(self._connection, self.left.append), lambda _: self._llm)
         self._connection.shutdown(socket.SHUT_RDWR)
         self.statuses.append(status)
 

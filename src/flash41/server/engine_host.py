@@ -1,65 +1,33 @@
-"""The engine's process, from its first line to its last: open the model, compute, end with whoever started it.
+"""The engine's process behind its first moment: open the model as told, compute, and say how it went.
 
-    SIGINT, SIGTERM       nothing: whoever started it decides when open answers are finished, and says `stop`
-    the socket closes     the end at once: whoever started it is gone, and nobody waits for anything any more
-    the loop fails        a line of log, and status 1; the other side sees the socket close
+    the model is refused   why, and status 1
+    the loop fails         a line of log, and status 1; the other side sees the socket close
+    `stop`                 status 0
 
-Started by `engine_process`, by name, with the number of its socket; imported by nobody, as it loads tensors.
+Started by `engine_process`, by name; imported by nobody, as it loads tensors.
 """
 
-import contextlib
 import logging
 import os
-import signal
-import socket
-import threading
 from collections.abc import Callable
 
 from flash41.engine.llm import LLM
 from flash41.errors import Flash41Error
 from flash41.server import logs
-from flash41.server.engine_loop import EngineLoop, Inbox, model_facts
-from flash41.server.messages import (
-    Opening,
-    Ready,
-    Report,
-    Stop,
-    message_of,
-    read_opening,
-    read_order,
-    ready_line,
-    refusal_line,
-    report_line,
-)
+from flash41.server.engine_loop import EngineLoop, model_facts
+from flash41.server.engine_orders import ALONE, Orders
+from flash41.server.messages import Opening, Ready, Report, ready_line, refusal_line, report_line
 
 logger = logging.getLogger(__name__)
 
 FAILED = 1
-ALONE = 2
-"""Exit status when the other side went away."""
-
-Leave = Callable[[int], object]
-"""Ends the process with a status."""
 
 
-def main(socket_number: int) -> None:
+def main(orders: Orders) -> None:
     """Runs the process; never returns."""
-    keep_signals_away()
-    with socket.socket(fileno=socket_number) as connection:
-        status = host(connection, opened, os._exit)
+    status = host(orders, opened)
     logging.shutdown()
     os._exit(status)  # an ending interpreter would pull the tensors from under threads that still compute
-
-
-def keep_signals_away() -> None:
-    """Signals that a terminal sends to all processes do nothing here.
-
-    A handler and not SIG_IGN: compilers that this process starts would inherit the latter, and outlive Ctrl-C.
-    """
-    ending = (signal.SIGINT, signal.SIGTERM)
-    for number in ending:
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)  # blocked by whoever started it, until here
 
 
 def opened(opening: Opening) -> LLM:
@@ -68,32 +36,21 @@ def opened(opening: Opening) -> LLM:
     return LLM(**opening.options)
 
 
-def host(connection: socket.socket, open_model: Callable[[Opening], LLM], leave: Leave) -> int:
-    """Opens a model as told over a connection and computes until told to stop; the exit status."""
-    incoming = connection.makefile("rb")  # not closed here: that would wait for the thread that reads it
-    first, inbox = incoming.readline(), Inbox()
-    if not first:
+def host(orders: Orders, open_model: Callable[[Opening], LLM]) -> int:
+    """Opens a model as told and computes until told to stop; the exit status."""
+    opening, connection = orders.opening(), orders.connection
+    if opening is None:
         return ALONE
-
-    def listen() -> None:
-        with contextlib.suppress(OSError):
-            for line in incoming:
-                inbox.put(read_order(message_of(line)))
-        leave(ALONE)
-        inbox.put(Stop())
 
     def tell(report: Report) -> None:
         try:
             connection.sendall(report_line(report))
         except OSError:
-            leave(ALONE)
+            orders.leave(ALONE)
 
-    # From here on, also while a model is loaded, the end of the other side is seen at once.
-    threading.Thread(target=listen, name="orders", daemon=True).start()
-    opening = read_opening(message_of(first))
     try:
         llm = open_model(opening)
-        loop = EngineLoop(llm, inbox, tell)
+        loop = EngineLoop(llm, orders.inbox, tell)
         connection.sendall(ready_line(_ready(llm, opening, loop)))
     except (Flash41Error, OSError) as error:
         connection.sendall(refusal_line(error))

@@ -14,26 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
 
 from flash41.engine.events import TokenEvent
 from flash41.engine.llm import LLM
 from flash41.engine.prompt_images import image_sizes
-from flash41.engine.request import Constraint, FinishReason, Request, StopWatcher
+from flash41.engine.request import FinishReason, Request, StopWatcher
 from flash41.errors import Flash41Error, RequestError
-from flash41.server.messages import Abort, Order, Report, Stop, Submit, figures_of
+from flash41.server.engine_orders import AnswerConstraint, Inbox, Prepared
+from flash41.server.messages import Abort, Report, Stop, Submit, figures_of
 from flash41.server.service import GeneratedToken, GenerationError, Job, ModelFacts, ServiceStats
 from flash41.server.wishes import converted, watcher_of
 
 logger = logging.getLogger(__name__)
-
-
-class AnswerConstraint(Constraint, Protocol):
-    """Restricts the tokens of one answer, and knows whether it could to the end."""
-
-    def check(self) -> None:
-        """Raises RequestError if it broke the answer off."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -60,21 +52,7 @@ class _Counts:
 _COUNTS = tuple(field.name for field in fields(_Counts))
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a job described, made; or why it could not be."""
-
-    job_id: int
-    watcher: StopWatcher | None = None
-    constraint: AnswerConstraint | None = None
-    failure: Flash41Error | None = None
-
-
 Tell = Callable[[Report], None]
-
-
-class Inbox(queue.SimpleQueue[Order | Prepared]):
-    """What the loop is to take, from any thread."""
 
 
 class EngineLoop:

@@ -23,8 +23,13 @@ from flash41.errors import ConfigError, complaint
 from flash41.server.engine_client import EngineClient
 from flash41.server.messages import Lines, Opening, opening_line, read_answer
 
+ORDERS = "flash41.server.engine_orders"
 HOST = "flash41.server.engine_host"
-PROGRAM = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {HOST} import main; main(int(sys.argv[2]))"
+PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    f"from {ORDERS} import begin; orders = begin(int(sys.argv[2])); from {HOST} import main; main(orders)"
+)
+"""The end of this process is seen before tensors are loaded, which takes seconds."""
 PARTING_SECONDS = 1.0
 """Time for a process that hears its connection close to end by itself."""
 PIECE_BYTES = 65_536

@@ -18,8 +18,8 @@ from flash41.engine.llm import LLM
 from flash41.engine.request import FinishReason, SamplingParams
 from flash41.errors import RequestError
 from flash41.server.engine_client import EngineClient
-from flash41.server.engine_host import ALONE
 from flash41.server.engine_loop import EngineLoop
+from flash41.server.engine_orders import ALONE
 from flash41.server.service import (
     MOST_FAILURES,
     ConversationWish,

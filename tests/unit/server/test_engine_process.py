@@ -37,17 +37,16 @@ def test_a_process_that_does_not_hear_is_killed(monkeypatch: pytest.MonkeyPatch)
 STARTER = """
 import sys, time
 from flash41.server import engine_process
-before, main = engine_process.PROGRAM.split("; main(")
-loading = "lambda _: (print('loading', file=sys.stderr, flush=True), time.sleep(600))"
-patch = f"; import time; import flash41.server.engine_host as host; host.opened = {loading}; main("
-engine_process.PROGRAM = before + patch + main
+loading = "import time; print('loading', file=sys.stderr, flush=True); time.sleep(600)"
+rest = f"from {engine_process.HOST} import main; main(orders)"
+engine_process.PROGRAM = engine_process.PROGRAM.replace(rest, loading)
 process = engine_process.EngineProcess({}, ["m"])
 print(process.pid, flush=True)
 time.sleep(600)
 """
 
 
-def test_while_a_model_is_loaded_signals_do_nothing_and_the_end_of_the_starter_is_seen() -> None:
+def test_while_tensors_are_loaded_signals_do_nothing_and_the_end_of_the_starter_is_seen() -> None:
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )
@@ -63,6 +62,12 @@ def test_while_a_model_is_loaded_signals_do_nothing_and_the_end_of_the_starter_i
         starter.kill()
         starter.wait(PATIENCE_SECONDS)
         assert is_gone(pid, PATIENCE_SECONDS)
+
+
+def test_what_comes_before_the_model_loads_no_tensors() -> None:
+    code = f"import sys, {engine_process.ORDERS}; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert found.stdout == "False\n"
 
 
 def test_it_finds_modules_where_its_starter_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

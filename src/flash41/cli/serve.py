@@ -35,6 +35,11 @@ HostedSampling = Annotated[
 MaxWaiting = Annotated[int, typer.Option("--max-waiting", min=0, help="Answers that may wait; more get status 429.")]
 RequestTimeout = Annotated[float, typer.Option("--request-timeout", min=0.001, help="Longest request in seconds.")]
 MaxBody = Annotated[str, typer.Option("--max-body", metavar="BYTES", help="Largest body of a request.")]
+ImageRoot = Annotated[
+    Path | None,
+    typer.Option("--image-root", metavar="DIR", help="Folder whose files may be named as images. [default: none]"),
+]
+ImageHttp = Annotated[bool, typer.Option("--image-http", help="Fetch images from public servers that requests name.")]
 Grace = Annotated[float, typer.Option("--grace", min=0.0, help="Seconds for open answers when told to stop.")]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LogJson = Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")]
@@ -54,6 +59,8 @@ def serve(
     max_waiting: MaxWaiting = 256,
     request_timeout: RequestTimeout = 3600.0,
     max_body: MaxBody = "32M",
+    image_root: ImageRoot = None,
+    image_http: ImageHttp = False,
     grace: Grace = 30.0,
     log_json: LogJson = False,
     *,
@@ -66,6 +73,8 @@ def serve(
     """
     if default_mode not in ("thinking", "chat"):
         raise typer.BadParameter(f"got {default_mode!r}, expected thinking or chat", param_hint="--default-mode")
+    if image_root is not None and not image_root.is_dir():
+        raise typer.BadParameter(f"got '{image_root}', expected a folder", param_hint="--image-root")
     from flash41.chat.conversation import MODEL_NAME
     from flash41.server.security import read_keys
 
@@ -80,6 +89,8 @@ def serve(
         max_waiting=max_waiting,
         request_timeout_seconds=request_timeout,
         max_body_bytes=options.num_bytes(max_body, "--max-body"),
+        image_root=image_root,
+        image_http=image_http,
         grace_seconds=grace,
     )
     keywords = {"model": None if model is None else str(model), **engine.keywords()}

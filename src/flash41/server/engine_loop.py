@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 
 from flash41.engine.events import TokenEvent
 from flash41.engine.llm import LLM
+from flash41.engine.prompt_images import image_sizes
 from flash41.engine.request import FinishReason, Request, StopWatcher
 from flash41.errors import Flash41Error, RequestError
 from flash41.server.engine_orders import AnswerConstraint, Inbox, Prepared
@@ -123,7 +124,13 @@ class EngineLoop:
         job, constraint = opened.job, opened.constraint
         try:
             request = self._llm.request(
-                job.prompt_ids, job.params, job.seed, watcher, cache_salt=job.salt, constraint=constraint
+                job.prompt_ids,
+                job.params,
+                job.seed,
+                watcher,
+                cache_salt=job.salt,
+                constraint=constraint,
+                pictures=job.pictures,
             )
             self._llm.engine.add(request)
         except Flash41Error as error:
@@ -245,6 +252,7 @@ def _item(opened: _Open, event: TokenEvent) -> GeneratedToken:
 
 def model_facts(llm: LLM, names: Sequence[str]) -> ModelFacts:
     """What an engine serves."""
+    takes_pictures = llm.engine.pictures is not None
     return ModelFacts(
         names=tuple(names),
         max_model_len=llm.plan.max_model_len,
@@ -252,6 +260,8 @@ def model_facts(llm: LLM, names: Sequence[str]) -> ModelFacts:
         vocab_size=llm.config.vocab_size,
         bos_token_id=llm.config.tokens.bos,
         eos_token_id=llm.config.tokens.eos,
+        image_token_id=llm.config.tokens.image if takes_pictures else None,
+        image_sizes=image_sizes(llm.config.vision) if takes_pictures else None,
         choices=tuple(map(str, llm.plan.choices)),
         approximate=llm.engine.stats.approximate,
         drafts=llm.plan.draft_tokens > 0,

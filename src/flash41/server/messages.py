@@ -8,11 +8,16 @@ Plain numbers and texts only, so that reading a message can do nothing but fill 
 bit.
 """
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import numpy as np
+
+from flash41.chat.image_plan import ImagePlan, ImageSizes
+from flash41.chat.images import Picture
 from flash41.chat.protocols import Protocol
 from flash41.engine.events import SampledToken
 from flash41.engine.request import FinishReason, SamplingParams
@@ -172,8 +177,9 @@ def read_answer(message: Sequence[Any]) -> Ready:
     if message[0] == "refused":
         raise _read_failure(message[1], message[2])
     _, facts, directory, image_token_id, figures = message
+    sizes = None if facts["image_sizes"] is None else ImageSizes(**facts["image_sizes"])
     return Ready(
-        facts=ModelFacts(**_tupled(facts)),
+        facts=ModelFacts(**{**_tupled(facts), "image_sizes": sizes}),
         directory=directory,
         image_token_id=image_token_id,
         stats=stats_of(figures),
@@ -225,6 +231,7 @@ def _job(job: Job) -> dict[str, Any]:
         "seed": job.seed,
         "stop": job.stop,
         "salt": job.salt.hex(),
+        "pictures": [_picture(one) for one in job.pictures],
         "conversation": None if wish is None else (wish.protocol.value, wish.body, wish.thinks_by_default),
     }
 
@@ -241,8 +248,20 @@ def _read_job(values: Mapping[str, Any]) -> Job:
         seed=values["seed"],
         stop=tuple(values["stop"]),
         salt=bytes.fromhex(values["salt"]),
+        pictures=tuple(_read_picture(*one) for one in values["pictures"]),
         conversation=wish,
     )
+
+
+def _picture(one: Picture) -> tuple[object, ...]:
+    """A picture: its name, its plan, and its patches as they lie in memory."""
+    return one.identity.hex(), asdict(one.plan), base64.b64encode(one.patches.tobytes()).decode("ascii")
+
+
+def _read_picture(identity: str, plan: Mapping[str, Any], patches: str) -> Picture:
+    found = ImagePlan(**plan)
+    values = np.frombuffer(base64.b64decode(patches), dtype=np.uint8)
+    return Picture(identity=bytes.fromhex(identity), plan=found, patches=values.reshape(found.num_patches, -1))
 
 
 def _token(job_id: int, item: GeneratedToken) -> tuple[object, ...]:

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from flash41.chat import protocols
 from flash41.chat.conversation import ChatCodec
+from flash41.chat.image_plan import ImageSizes
+from flash41.chat.images import Picture
 from flash41.engine.events import SampledToken
 from flash41.engine.request import FinishReason, SamplingParams
 from flash41.engine.stats import EngineStats
@@ -52,6 +54,10 @@ class ModelFacts:
     """Stands in front of raw prompts."""
     eos_token_id: int
     """Ends an answer."""
+    image_token_id: int | None = None
+    """Stands for a position of a picture in ids that are shown; None where pictures are not taken."""
+    image_sizes: ImageSizes | None = None
+    """What the model's configuration says about sizes of pictures; None where pictures are not taken."""
     choices: tuple[str, ...] = ()
     """What was decided at the start, with reasons."""
     approximate: tuple[str, ...] = ()
@@ -85,6 +91,8 @@ class Job:
     """What the answer is held to and ended by, where a conversation asks for that."""
     salt: bytes = b""
     """Requests of different salts share no cached prefix."""
+    pictures: tuple[Picture, ...] = ()
+    """One for each placeholder among the ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

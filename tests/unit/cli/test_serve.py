@@ -79,7 +79,7 @@ def test_every_option_reaches_the_server(served: Served, tmp_path: Path) -> None
         "--allowed-origin", "https://c", "--served-model-name", "d", "--default-mode", "chat", "--hosted-sampling",
         "--max-waiting", "5", "--request-timeout", "6", "--max-body", "7K", "--grace", "8", "--max-num-seqs", "2",
         "--max-model-len", "300", "--no-prefix-cache", "--log-json", "--model", "some/where", "--memory", "3M",
-        "--draft", "adaptive", "--draft-accept", "rejection",
+        "--draft", "adaptive", "--draft-accept", "rejection", "--image-root", tmp_path, "--image-http",
     )  # fmt: skip
     assert result.exit_code == 0, (result.output, result.exception)
     options = served.options
@@ -99,6 +99,8 @@ def test_every_option_reaches_the_server(served: Served, tmp_path: Path) -> None
         max_waiting=5,
         request_timeout_seconds=6.0,
         max_body_bytes=7 * 1024,
+        image_root=tmp_path,
+        image_http=True,
         grace_seconds=8.0,
     )
 
@@ -115,6 +117,7 @@ def test_a_server_open_to_all_says_so(served: Served) -> None:
         (("--max-body", "much"), "--max-body"),
         (("--port", "65536"), "--port"),
         (("--grace", "-1"), "--grace"),
+        (("--image-root", "nowhere"), "--image-root"),
     ],
 )
 def test_wrong_options_are_usage_errors(arguments: tuple[str, ...], words: str) -> None:

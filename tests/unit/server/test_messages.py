@@ -1,6 +1,6 @@
 """Messages between the two processes: whatever is sent is read as it was, however the bytes are cut."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -35,6 +35,8 @@ from flash41.server.service import (
     ModelFacts,
     ServiceStats,
 )
+from helpers.image_files import SMALL_SIZES
+from helpers.picturing import drawn
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=8)
 """Lone surrogates, line breaks and all."""
@@ -107,6 +109,17 @@ def test_a_job_is_read_as_it_was_sent(job: Job, job_id: int) -> None:
     assert messages.read_order(carried(messages.order_line(Submit(job_id, job)))) == Submit(job_id, job)
 
 
+def test_pictures_of_a_job_are_read_to_the_byte() -> None:
+    shown = (drawn(60, 45), drawn(40, 90, seed=2))
+    job = Job(prompt_ids=(0, 511, 511), params=SamplingParams(), seed=1, pictures=shown)
+    found = messages.read_order(carried(messages.order_line(Submit(3, job))))
+    assert isinstance(found, Submit)
+    for one, read in zip(shown, found.job.pictures, strict=True):
+        assert (read.identity, read.plan) == (one.identity, one.plan)
+        assert (read.patches.dtype, read.patches.shape) == (one.patches.dtype, one.patches.shape)
+        assert (read.patches == one.patches).all()
+
+
 @pytest.mark.parametrize("order", [Abort(7), Stop()])
 def test_so_are_the_other_orders(order: messages.Order) -> None:
     assert messages.read_order(carried(messages.order_line(order))) == order
@@ -129,8 +142,9 @@ def test_a_report_is_read_as_it_was_sent(tokens: list[tuple[int, GeneratedToken]
 def test_an_opening_and_its_answer_are_read_as_they_were_sent() -> None:
     opening = Opening(options={"model": None, "threads": 2}, names=("a",), logs_json=True)
     assert messages.read_opening(carried(messages.opening_line(opening))) == opening
-    ready = Ready(facts=FACTS, directory="/some\nwhere", image_token_id=5, stats=stats())
-    assert messages.read_answer(carried(messages.ready_line(ready))) == ready
+    for facts in (FACTS, replace(FACTS, image_token_id=5, image_sizes=SMALL_SIZES)):
+        ready = Ready(facts=facts, directory="/some\nwhere", image_token_id=5, stats=stats())
+        assert messages.read_answer(carried(messages.ready_line(ready))) == ready
 
 
 @pytest.mark.parametrize("error", [ConfigError("a"), CheckpointError("b\n  1. c"), OSError("[Errno 28] no space")])

@@ -122,12 +122,12 @@ def measured(address: tuple[str, int], chosen: Sequence[Attack]) -> Iterator[dic
 def served() -> Iterator[str]:
     command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    try:
-        yield next(line for line in process.stdout if line.startswith("listening at ")).split()[-1]
-    finally:
-        process.terminate()
-        process.wait(60)
+    with process:
+        assert process.stdout is not None
+        try:
+            yield next(line for line in process.stdout if line.startswith("listening at ")).split()[-1]
+        finally:
+            process.terminate()
 
 
 def main() -> None:

@@ -194,8 +194,9 @@ def main() -> None:
         found = rounds(server, wanted, solo, num_rounds)
         found |= compared(llm, server, asks(num_clients, num_long), num_turns)
     finally:
-        server.process.terminate()
-        status = server.process.wait(60)
+        with server.process as process:  # closes its pipe
+            process.terminate()
+            status = process.wait(60)
     ok = found["equal_to_solo"] and not found["leaks"] and status == 0
     print(json.dumps({**found, "exit_status": status, "clients": len(wanted), "version": __version__}))
     sys.exit(0 if ok else 1)

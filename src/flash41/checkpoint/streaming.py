@@ -97,10 +97,10 @@ def random_chunks(spec: TensorSpec, seed: int) -> Iterator[NDArray[np.uint8]]:
 def _code_bytes(spec: TensorSpec) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]:
     """Turns random bytes into stored elements."""
     if spec.dtype is StoredDtype.F8_E4M3:
-        return lambda raw: (raw & 0x9F) + np.uint8(E4M3_FIRST_EXPONENT << 3)
+        return lambda raw: (raw & np.uint8(0x9F)) + np.uint8(E4M3_FIRST_EXPONENT << 3)
     if spec.dtype is StoredDtype.F8_E8M0:
         exponent = np.uint8(EXPONENT_BIAS + round(log2(_code_deviation(spec))))
-        return lambda raw: exponent - (raw & 1)
+        return lambda raw: exponent - (raw & np.uint8(1))
     if spec.dtype is StoredDtype.BF16:
         first = np.uint16((EXPONENT_BIAS + round(log2(_deviation(spec) / BF16_DEVIATION))) << 7)
         return lambda raw: ((raw.view("<u2") & np.uint16(0x81FF)) + first).view(np.uint8)

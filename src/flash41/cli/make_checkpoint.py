@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -57,11 +57,10 @@ def make_checkpoint(
     from flash41.checkpoint.release import release_config
     from flash41.checkpoint.sparse import write_sparse
     from flash41.config.huggingface import read_config
-    from flash41.config.slices import SliceWish
     from flash41.tools.slices import make_slice
     from flash41.tools.tiny import tokenizer_beside
 
-    wanted = None if parts is None else SliceWish(**_sizes(parts))
+    wanted = None if parts is None else _slice_wish(parts)
     config = release_config() if like == RELEASE else read_config(Path(like))
     console = Console(stderr=True)
     columns = [*Progress.get_default_columns(), *([] if sparse else [DownloadColumn()])]
@@ -79,8 +78,10 @@ def make_checkpoint(
     typer.echo(f"{directory}: {_summary(directory) if sparse else _slice_summary(directory)}")
 
 
-def _sizes(parts: str) -> dict[str, int | None]:
-    """The numbers of ``layers=4,experts=16,engram=48000``."""
+def _slice_wish(parts: str) -> Any:
+    """What is meant by ``layers=4,experts=16,engram=48000``."""
+    from flash41.config.slices import SliceWish
+
     found: dict[str, int] = {}
     for part in parts.split(","):
         match = PART.fullmatch(part.strip())
@@ -90,7 +91,7 @@ def _sizes(parts: str) -> dict[str, int | None]:
     missing = [name for name in ("layers", "experts") if name not in found]
     if missing:
         raise typer.BadParameter(f"{' and '.join(missing)} missing, expected {SLICE_FORM}", param_hint="--slice")
-    return {"layers": found["layers"], "experts": found["experts"], "engram_rows": found.get("engram")}
+    return SliceWish(layers=found["layers"], experts=found["experts"], engram_rows=found.get("engram"))
 
 
 def _slice_summary(directory: Path) -> str:

@@ -6,7 +6,9 @@ It speaks token ids and knows no words.  One step computes rows of many requests
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
+from flash41.checkpoint.expert_counts import ExpertCounts
 from flash41.engine.drafting import Drafting
 from flash41.engine.events import NOTHING_VERIFIED, SampledToken, TokenEvent, Verified
 from flash41.engine.limits import SchedulerLimits
@@ -21,10 +23,17 @@ from flash41.engine.stats import EngineStats
 class Engine:
     """Requests in, token events out."""
 
-    def __init__(self, runner: Runner, limits: SchedulerLimits, drafting: Drafting | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        limits: SchedulerLimits,
+        drafting: Drafting | None = None,
+        experts: Sequence[ExpertCounts] = (),
+    ) -> None:
         self.scheduler = Scheduler(limits)
         self.runner = runner
         self.drafting = drafting
+        self._experts = experts
 
     def add(self, request: Request) -> None:
         """Queues a request; raises RequestError if it can never run."""
@@ -46,7 +55,7 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """What it holds and has done."""
-        return self.scheduler.stats
+        return replace(self.scheduler.stats, experts=tuple(replace(counts) for counts in self._experts))
 
     def step(self) -> Sequence[TokenEvent]:
         """Computes one step; returns the tokens it produced.
@@ -66,7 +75,9 @@ class Engine:
 
     def _compute(self, plan: StepPlan) -> tuple[Mapping[int, SampledToken], Mapping[int, Verified]]:
         requests = self.scheduler.requests(plan)  # before the forward, during which some may be aborted
-        logits = self.runner.run(self.runner.stage(plan)).logits
+        staged = self.runner.stage(plan)
+        self.runner.foresee(self.scheduler.upcoming(plan))
+        logits = self.runner.run(staged).logits
         if self.drafting is None:
             return sample_step(logits, requests), NOTHING_VERIFIED
         rows, undrafted, verified = self.drafting.verify(plan, logits, requests)

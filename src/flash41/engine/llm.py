@@ -34,6 +34,7 @@ from flash41.engine.prompts import Prompt, as_params, as_prompts, check_ids, pla
 from flash41.engine.request import Constraint, FinishReason, Request, SamplingParams, StopWatcher
 from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
+from flash41.planning.memory import available_bytes
 from flash41.planning.resolve import default_block_size, resolve
 
 logger = logging.getLogger(__name__)
@@ -42,18 +43,20 @@ THREADED_HIDDEN_SIZE = 1024
 """Below this width one thread computes: waking a second one costs more than it brings, above all on a busy machine."""
 
 Progress = Callable[[int, int], None]
-"""Called with (answers finished, answers in all)."""
+"""Called with (answers finished, answers in all), or with bytes of weights read and in all."""
 
 
 class LLM:
     """A checkpoint, opened and ready.  Raises ConfigError or CheckpointError before any weight is read.
 
-    One thread uses it at a time.  Streams may be open side by side, and `generate` may run between their events.
+    `loading` is told how far the weights are that are read into memory.  One thread uses it at a time.  Streams may be
+    open side by side, and `generate` may run between their events.
     """
 
     def __init__(
         self,
         model: str | Path | None = None,
+        loading: Progress | None = None,
         *,
         profile: str = "vendor",
         kv_cache_dtype: str | None = None,
@@ -71,6 +74,8 @@ class LLM:
         draft_accept: str | None = None,
         backend: str = "auto",
         threads: int | None = None,
+        weights: str = "auto",
+        weights_memory_bytes: int | None = None,
     ) -> None:
         self.directory = default_checkpoint() if model is None else Path(model)
         config = read_config(self.directory)
@@ -86,6 +91,7 @@ class LLM:
             prefix_replay=prefix_replay,
             backend=backend,
             threads=threads,
+            weights_memory_bytes=weights_memory_bytes,
         )
         wish = named_wish(
             sizes,
@@ -94,13 +100,22 @@ class LLM:
             index_cache_dtype=index_cache_dtype,
             draft=draft,
             draft_accept=draft_accept,
+            weights=weights,
         )
-        self.plan = resolve(wish, config)
+        self.plan = resolve(wish, config, available_bytes())
         for choice in self.plan.choices:
             logger.info("%s", choice)
         kernels = select_kernels(backend)
         self.tokenizer = Tokenizer.from_file(self.directory / "tokenizer.json")
-        self._model = load_model(self.directory, wish.profile, wish.pool, kernels, drafts=wish.drafts)
+        self._model = load_model(
+            self.directory,
+            wish.profile,
+            wish.pool,
+            kernels,
+            drafts=wish.drafts,
+            residence=self.plan.residence,
+            progress=loading,
+        )
         if threads is None and config.hidden_size < THREADED_HIDDEN_SIZE:
             threads = 1
         if threads is not None:

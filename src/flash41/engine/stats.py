@@ -8,6 +8,8 @@
 
 from dataclasses import dataclass, field
 
+from flash41.checkpoint.expert_counts import ExpertCounts
+
 
 @dataclass(slots=True)
 class DraftCounters:
@@ -76,3 +78,5 @@ class EngineStats:
     """Drafts verified, by position behind the token they follow."""
     accepted_tokens: tuple[int, ...]
     """Those of them that are tokens of an answer."""
+    experts: tuple[ExpertCounts, ...] = ()
+    """Per layer, what became of experts that lie in the files; empty where all weights are in memory."""

@@ -13,7 +13,7 @@ from flash41.engine.engine import Engine
 from flash41.engine.events import TokenEvent
 from flash41.engine.limits import SchedulerLimits
 from flash41.engine.load import LoadedModel
-from flash41.engine.plan import StepPlan
+from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.request import FinishReason, Request, SamplingParams
 from flash41.engine.runner import Runner, Staged
 from flash41.errors import CheckpointError, ProtocolError, RequestError
@@ -149,6 +149,9 @@ class Meddler:
     def __init__(self, runner: Runner, meddle: Callable[[], None]) -> None:
         self._runner = runner
         self._meddle = meddle
+
+    def foresee(self, spans: Sequence[PlannedSpan]) -> None:
+        """Nothing lies in files."""
 
     def stage(self, plan: StepPlan) -> Staged:
         return self._runner.stage(plan)

@@ -1,0 +1,71 @@
+"""How much of a checkpoint is kept in memory, and which tensors that concerns.  Integers only.
+
+    whole     everything that is loaded, read once at the start
+    dense     what every step reads: attention, shared experts, head, routers; rows and experts stay in the files
+    hot       some of the routed experts of each layer, those chosen most often
+
+Rows (the embedding, n-gram tables) are read one at a time: of those the system's page cache is the best keeper.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flash41.checkpoint.stored import Scope, Subsystem, TensorSpec
+
+ROWS = (Subsystem.EMBED, Subsystem.ENGRAM_TABLE)
+"""Tensors of which a step reads single rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residence:
+    """What is kept in memory."""
+
+    whole: bool = False
+    """Everything."""
+    dense: bool = False
+    """What every step reads."""
+    hot_bytes: int = 0
+    """For routed experts, in equal parts for every layer that has any."""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether experts are read from the files."""
+        return not self.whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSizes:
+    """Bytes of the weights that a run loads."""
+
+    total_bytes: int
+    dense_bytes: int
+    """Read in every step."""
+    expert_bytes: int
+    """All routed experts."""
+    one_expert_bytes: int
+    """The largest one; 0 without any."""
+    num_expert_layers: int
+    """Layers and draft stages with routed experts."""
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """Whether every step reads it."""
+    return spec.expert_id is None and spec.subsystem not in ROWS
+
+
+def weight_sizes(specs: Iterable[TensorSpec], scopes: Iterable[Scope]) -> WeightSizes:
+    """Sizes of the scopes that are loaded."""
+    opened = frozenset(scopes)
+    loaded = [spec for spec in specs if spec.scope in opened]
+    experts: dict[tuple[Scope, int | None, int], int] = {}
+    for spec in loaded:
+        if spec.expert_id is not None:
+            key = (spec.scope, spec.block_id, spec.expert_id)
+            experts[key] = experts.get(key, 0) + spec.num_bytes
+    return WeightSizes(
+        total_bytes=sum(spec.num_bytes for spec in loaded),
+        dense_bytes=sum(spec.num_bytes for spec in loaded if is_dense(spec)),
+        expert_bytes=sum(experts.values()),
+        one_expert_bytes=max(experts.values(), default=0),
+        num_expert_layers=len({key[:2] for key in experts}),
+    )

@@ -10,8 +10,10 @@ a temporary folder and prints JSON lines:
     {"what": "decode", "backend": "cpu", "tokens_per_second": 8.1, "num_bytes": 2595000000, "bytes_per_second": 2.1e10,
      "bandwidth": 2.9e10, "fraction_of_bandwidth": 0.72}
     {"what": "prefill", ...}
+    {"what": "engram", "rows": 48, "seconds": 0.00011, "fraction_of_decode": 0.001}
     {"what": "ratio", "decode": 31.0, "prefill": 40.2}            the backend over the reference backend
 
+`engram` gathers the n-gram rows that a token of the release needs, from the page cache, and compares with one decode.
 `num_bytes` is what one forward must move: dense weights, and each chosen expert once.  The bandwidth is read by the
 compiled library with the same threads right before and after, the better of both; each speed is the best of its
 forwards, since whatever disturbs a run makes it slower.  `--quick` slices the embedded default, which shows that the
@@ -25,16 +27,21 @@ import time
 from ctypes import byref, c_uint64
 from pathlib import Path
 
+import numpy as np
 import torch
 from moved import Forward, Moved, forwards, prompt_of, sizes_of, slice_in
 
 from flash41 import LLM, __version__
+from flash41.checkpoint.loader import open_checkpoint
 from flash41.checkpoint.residence import WeightSizes
+from flash41.checkpoint.stored import Scope
+from flash41.engram.tables import EngramTable
 from flash41.errors import KernelError
 from flash41.kernels.cpu.backend import load_cpu_kernels
 
 STREAM_BYTES, QUICK_STREAM_BYTES = 1 << 30, 64 << 20
 ROUNDS = 3
+ENGRAM_ROWS = 48
 REFERENCE_TOKENS, REFERENCE_PROMPT = 2, 8
 
 
@@ -63,6 +70,21 @@ def measure(llm: LLM, sizes: WeightSizes, prompt: int, num_tokens: int) -> tuple
         decodes += others
     fastest = {"key": lambda one: one.seconds}
     return min(prefills, **fastest), min(decodes, **fastest)
+
+
+def engram_seconds(directory: Path) -> float:
+    """The best time of a gather of a token's rows from a table whose pages are in memory."""
+    checkpoint = open_checkpoint(directory, [Scope.BACKBONE])
+    table = EngramTable(*checkpoint.engram_table(checkpoint.config.engram.layer_ids[0]))
+    dice = np.random.default_rng(1)
+    table.rows(np.arange(table.num_rows))
+    found = []
+    for _ in range(50):
+        row_ids = dice.integers(0, table.num_rows, (1, ENGRAM_ROWS))
+        started = time.perf_counter()
+        table.gather(row_ids)
+        found.append(time.perf_counter() - started)
+    return min(found)
 
 
 def main() -> None:
@@ -119,6 +141,11 @@ def run(wish: argparse.Namespace, directory: Path, threads: int) -> None:
             print(json.dumps(line), flush=True)
             seconds.setdefault(what, []).append(one.seconds / num_rows)
         del llm
+        if len(seconds["decode"]) == 1:
+            taken = engram_seconds(directory)
+            share = round(taken / found[1].seconds, 5)
+            line = {"what": "engram", "rows": ENGRAM_ROWS, "seconds": round(taken, 6), "fraction_of_decode": share}
+            print(json.dumps(line), flush=True)
     if not wish.no_reference:
         print(json.dumps({"what": "ratio"} | {what: round(two / one, 1) for what, (one, two) in seconds.items()}))
 

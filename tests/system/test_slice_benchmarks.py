@@ -33,6 +33,8 @@ def test_a_slice_is_measured_against_the_bandwidth_and_the_reference(tmp_path: P
 def test_tokens_from_the_disk_are_those_from_memory(tmp_path: Path) -> None:
     disk, *lines = printed("cold.py", tmp_path, "--tokens", "3")
     assert disk["bytes_per_second"] > 0
+    engram = lines.pop(2)
+    assert (engram["what"], engram["rows"]) == ("engram", 48)
     assert [line["what"] for line in lines] == ["dropped", "limited"]
     assert all(line["same"] for line in lines)
     assert all(line["needed_bytes"] > 0 for line in lines)

@@ -127,4 +127,4 @@ class VisionTower(nn.Module):
             probe(f"vision.block{block_id}", x)
         x = self.norm(x)
         probe("vision.norm", x)
-        return x  # type: ignore[no-any-return]
+        return x

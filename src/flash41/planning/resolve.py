@@ -19,7 +19,7 @@ from flash41.config.run import Draft, DraftAccept, RunWish, Weights
 from flash41.config.run_rules import check
 from flash41.errors import CapacityError, complaint
 from flash41.planning.images import image_interval, image_plan
-from flash41.planning.weights import weights_plan
+from flash41.planning.residence import weights_plan
 
 DEFAULT_MODEL_LEN = 8192
 """Positions of a request where nobody asks for more."""
@@ -143,6 +143,14 @@ def draft_tokens(wish: RunWish, config: ModelConfig) -> int:
     return config.dspark.block_size if wish.drafts else 0
 
 
+def window_slot_bytes(wish: RunWish, config: ModelConfig) -> int:
+    """Bytes of one request's windows, which is all a model without compressed rows keeps."""
+    _, row = row_bytes(wish.pool.main, config.attention.head_dim)
+    tokens = draft_tokens(wish, config)
+    num_layers = config.num_layers + (config.dspark.num_stages if tokens else 0)
+    return num_layers * (config.attention.window + tokens) * row
+
+
 def _within(budget: int, geometry: PoolGeometry, num_slots: int) -> Placement:
     """The largest pool of a budget, at least one page."""
     least = placement(geometry, 1, num_slots).total_bytes
@@ -154,10 +162,7 @@ def _within(budget: int, geometry: PoolGeometry, num_slots: int) -> Placement:
 
 def _without_pages(wish: RunWish, config: ModelConfig, length: int) -> RunPlan:
     """The plan of a model whose layers have windows only: rings of every slot, and pages that cost nothing."""
-    _, row = row_bytes(wish.pool.main, config.attention.head_dim)
-    tokens = draft_tokens(wish, config)
-    num_layers = config.num_layers + (config.dspark.num_stages if tokens else 0)
-    per_slot = num_layers * (config.attention.window + tokens) * row
+    per_slot = window_slot_bytes(wish, config)
     least = wish.max_num_seqs * per_slot
     if wish.memory_bytes is not None and wish.memory_bytes < least:
         expected = f"at least {least} for the windows of {wish.max_num_seqs} requests"

@@ -1,89 +1,123 @@
-"""Where weights will live: all in memory, or in the files with the most useful part in memory.
+"""What one rank holds of a model's weights, by how often it is read.
 
-    budget    --weights-memory, else 80 % of the memory available, less the caches
-    resident  everything, or a refusal
-    auto      everything where it fits into the budget; else what every step reads, and the hottest experts with the
-              rest; else nothing
-    mapped    nothing
+    dense       read for every token: attention, shared experts, routers, norms, mixing, head
+    embedding   one row per token
+    experts     routed experts, whole, by id; a token reads a few of them
+    drafts      the same two for the draft stages, vision, and Engram tables, which stay on the host
+    widened     norm weights, copied to FP32 when the model is built
 
-Integers only.
+Rules of division are those of `parallel.sharding`, with as many expert-parallel as tensor-parallel ranks.  Bytes are
+the stored ones, as weights are used as they lie.  Integers only.  spec: checkpoint.md sections 5 and 6.
 """
 
+from collections import Counter
 from dataclasses import dataclass
+from math import prod
 
-from flash41.checkpoint.residence import Residence, WeightSizes, weight_sizes
-from flash41.checkpoint.schema import schema
-from flash41.checkpoint.stored import Scope
+from flash41.checkpoint.schema import kinds
+from flash41.checkpoint.stored import Scope, StoredDtype, Subsystem, TensorSpec
 from flash41.config.architecture import ModelConfig
-from flash41.config.run import RunWish, Weights
-from flash41.errors import CapacityError, complaint
+from flash41.parallel.sharding import Cut, ParallelCounts, cut_of
 
-PERCENT = 80
-"""Share of the memory available that is taken without being asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsPlan:
-    """What is kept in memory, and why."""
-
-    residence: Residence
-    resident_bytes: int
-    """Bytes of weights in memory."""
-    reason: str
+WIDE_BYTES = 4
+"""An FP32 element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Budget:
-    num_bytes: int
-    source: str
+class RankWeights:
+    """Bytes of one rank; parts that are not loaded are zero."""
+
+    dense_bytes: int
+    """Backbone weights that every token reads, Engram projections among them."""
+    head_bytes: int
+    """Of these, the head, which drafts read once more."""
+    embedding_bytes: int
+    """Tables of which a token reads one row: the embedding, and that of the drafts' Markov head."""
+    expert_bytes: int
+    """Routed experts of the backbone."""
+    draft_dense_bytes: int
+    """Draft stages without their routed experts."""
+    draft_expert_bytes: int
+    """Routed experts of the draft stages."""
+    vision_bytes: int
+    """Vision tower, aligner and image vectors."""
+    widened_bytes: int
+    """FP32 copies of norm weights."""
+    table_bytes: int
+    """Engram tables, whole, on the host."""
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Everything but the tables."""
+        return self.always_bytes + self.embedding_bytes + self.expert_bytes + self.draft_expert_bytes
+
+    @property
+    def always_bytes(self) -> int:
+        """What no token can do without: a machine that reads it from the disk again and again only stands still."""
+        return self.dense_bytes + self.draft_dense_bytes + self.vision_bytes + self.widened_bytes
+
+    @property
+    def sometimes_bytes(self) -> int:
+        """What is read in parts: experts and embedding."""
+        return self.expert_bytes + self.draft_expert_bytes + self.embedding_bytes
 
 
-def weights_plan(
-    wish: RunWish, config: ModelConfig, *, cache_bytes: int = 0, available_bytes: int | None = None
-) -> WeightsPlan:
-    """The plan of a wish; CapacityError where weights must be resident and do not fit.
-
-    `available_bytes` is the memory that this process could still take, None where nobody knows: then what fits is not
-    asked.  `cache_bytes` of it are spent already.
-    """
-    if wish.weights is Weights.MAPPED:
-        return WeightsPlan(residence=Residence(), resident_bytes=0, reason="mapped, as asked: all stay in the files")
-    budget = _budget(wish, cache_bytes, available_bytes)
-    scopes = (Scope.BACKBONE, Scope.DRAFT) if wish.drafts else (Scope.BACKBONE,)
-    sizes = weight_sizes(schema(config).values(), scopes)
-    if budget is None or sizes.total_bytes <= budget.num_bytes:
-        fits = "" if budget is None else f", within {budget.num_bytes:,} bytes ({budget.source})"
-        return WeightsPlan(
-            residence=Residence(whole=True), resident_bytes=sizes.total_bytes, reason=f"resident: all weights{fits}"
-        )
-    if wish.weights is Weights.RESIDENT:
-        expected = f"at most {budget.num_bytes} ({budget.source})"
-        remedy = "weights auto keeps the hottest in memory, weights mapped none"
-        raise CapacityError(complaint("bytes of resident weights", sizes.total_bytes, expected, remedy))
-    return _hottest(sizes, budget)
-
-
-def _budget(wish: RunWish, cache_bytes: int, available_bytes: int | None) -> _Budget | None:
-    if wish.weights_memory_bytes is not None:
-        return _Budget(num_bytes=wish.weights_memory_bytes, source="weights_memory_bytes, as asked")
-    if available_bytes is None:
-        return None
-    source = f"{PERCENT} % of the {available_bytes:,} available, less the caches"
-    return _Budget(num_bytes=max(0, available_bytes * PERCENT // 100 - cache_bytes), source=source)
-
-
-def _hottest(sizes: WeightSizes, budget: _Budget) -> WeightsPlan:
-    too_many = f"{sizes.total_bytes:,} bytes do not fit into {budget.num_bytes:,} ({budget.source})"
-    if sizes.dense_bytes > budget.num_bytes:
-        reason = f"mapped: {too_many}, nor do the {sizes.dense_bytes:,} that every step reads"
-        return WeightsPlan(residence=Residence(), resident_bytes=0, reason=reason)
-    rest = budget.num_bytes - sizes.dense_bytes
-    num_experts = rest // sizes.one_expert_bytes if sizes.one_expert_bytes else 0
-    hot_bytes = min(num_experts * sizes.one_expert_bytes, sizes.expert_bytes)
-    per_layer = num_experts / max(1, sizes.num_expert_layers)
-    reason = f"mapped: {too_many}; in memory is what every step reads and {per_layer:.1f} experts a layer, the hottest"
-    return WeightsPlan(
-        residence=Residence(dense=True, hot_bytes=hot_bytes),
-        resident_bytes=sizes.dense_bytes + hot_bytes,
-        reason=reason,
+def rank_weights(config: ModelConfig, world: int, *, drafts: bool, images: bool) -> RankWeights:
+    """What each of `world` ranks holds; all hold the same.  The sizes must admit the division (rules P2 to P4)."""
+    scopes = {Scope.BACKBONE} | ({Scope.DRAFT} if drafts else set()) | ({Scope.VISION} if images else set())
+    held: Counter[tuple[Scope, str]] = Counter()
+    head = widened = 0
+    for spec, count in kinds(config):
+        if spec.scope in scopes:
+            num_bytes = _rank_bytes(spec, count, world)
+            held[spec.scope, _reading(spec)] += num_bytes
+            head += num_bytes if spec.subsystem is Subsystem.HEAD else 0
+            widened += WIDE_BYTES * prod(spec.shape) if _is_norm(spec) else 0
+    return RankWeights(
+        dense_bytes=held[Scope.BACKBONE, "dense"],
+        head_bytes=head,
+        embedding_bytes=held[Scope.BACKBONE, "row"] + held[Scope.DRAFT, "row"],
+        expert_bytes=held[Scope.BACKBONE, "experts"],
+        draft_dense_bytes=held[Scope.DRAFT, "dense"],
+        draft_expert_bytes=held[Scope.DRAFT, "experts"],
+        vision_bytes=held[Scope.VISION, "dense"],
+        widened_bytes=widened,
+        table_bytes=held[Scope.BACKBONE, "host"],
     )
+
+
+def parallel_counts(config: ModelConfig) -> ParallelCounts:
+    """The numbers of a model that ranks divide."""
+    return ParallelCounts(
+        num_attention_heads=config.attention.num_heads,
+        index_n_heads=config.indexer.num_heads,
+        o_groups=config.attention.o_groups,
+        moe_intermediate_size=config.moe.intermediate_size,
+        vocab_size=config.vocab_size,
+        n_routed_experts=config.moe.num_experts,
+        dspark_n_routed_experts=config.dspark.num_experts,
+        head_dim=config.attention.head_dim,
+        o_lora_rank=config.attention.o_lora_rank,
+    )
+
+
+def _rank_bytes(spec: TensorSpec, count: int, world: int) -> int:
+    whole = count * spec.num_bytes
+    cut = cut_of(spec.name, expert_parallel=True)
+    # The host keeps the tables whole, whoever reads them.
+    return whole if cut in (Cut.REPLICATED, Cut.ROWS) else whole // world
+
+
+def _reading(spec: TensorSpec) -> str:
+    """How much of a tensor a token reads."""
+    if spec.subsystem is Subsystem.ROUTED:
+        return "experts"
+    if spec.subsystem is Subsystem.ENGRAM_TABLE:
+        return "host"
+    return "row" if spec.name.endswith(".markov_head.embed.weight") or spec.name == "embed.weight" else "dense"
+
+
+def _is_norm(spec: TensorSpec) -> bool:
+    """Whether the model copies a tensor to FP32: the weights of all RMS norms, alone of their kind in being vectors."""
+    module, _, leaf = spec.name.rpartition(".")
+    return leaf == "weight" and len(spec.shape) == 1 and spec.dtype is StoredDtype.BF16 and "norm" in module

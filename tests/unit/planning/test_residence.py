@@ -5,8 +5,8 @@ from flash41.checkpoint.schema import schema
 from flash41.checkpoint.stored import Scope
 from flash41.config.run import Draft, RunWish, Weights
 from flash41.errors import CapacityError
-from flash41.planning.resolve import default_block_size, resolve
 from flash41.planning.residence import WeightsPlan, weights_plan
+from flash41.planning.resolve import default_block_size, resolve
 from helpers.config_documents import tiny_config
 
 CONFIG = tiny_config()

@@ -15,7 +15,6 @@ from flash41 import LLM, SamplingParams
 from flash41.checkpoint.default import default_config, default_tokenizer_files
 from flash41.checkpoint.release import release_config
 from flash41.checkpoint.residence import WeightSizes, weight_sizes
-from flash41.checkpoint.schema import schema
 from flash41.checkpoint.stored import Scope
 from flash41.config.huggingface import read_config
 from flash41.config.slices import SliceWish
@@ -38,7 +37,7 @@ def slice_in(folder: Path, quick: bool, layers: int, experts: int) -> Path:
 
 
 def sizes_of(directory: Path) -> WeightSizes:
-    return weight_sizes(schema(read_config(directory)).values(), [Scope.BACKBONE])
+    return weight_sizes(read_config(directory), [Scope.BACKBONE])
 
 
 class Moved:

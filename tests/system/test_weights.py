@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from flash41.checkpoint.residence import weight_sizes
-from flash41.checkpoint.schema import schema
 from flash41.checkpoint.stored import Scope
 from flash41.config.huggingface import read_config
 from flash41.config.slices import SliceWish
@@ -43,7 +42,7 @@ def opened(directory: Path, backend: str, **weights: object) -> LLM:
 
 def budget_of(directory: Path, experts: int) -> int:
     """Memory for what every step reads and so many experts a layer."""
-    sizes = weight_sizes(schema(read_config(directory)).values(), [Scope.BACKBONE])
+    sizes = weight_sizes(read_config(directory), [Scope.BACKBONE])
     return sizes.dense_bytes + experts * sizes.num_expert_layers * sizes.one_expert_bytes
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flash41.checkpoint.agreement import disagreement
 from flash41.checkpoint.collector import collector_paused
+from flash41.checkpoint.dense_ahead import DenseAhead
 from flash41.checkpoint.directory import CheckpointFiles, survey
 from flash41.checkpoint.expert_counts import ExpertCounts
 from flash41.checkpoint.faults import Fault, FaultKind, FaultyCheckpointError, listed
@@ -49,6 +50,7 @@ class Checkpoint:
         self._bound: set[str] = set()
         self._checked: set[str] = set()
         self._held: dict[str, Tensor] = {}
+        self._dense_names: list[str] = []
         self._mapped: MappedWeights | None = None
 
     @property
@@ -81,11 +83,21 @@ class Checkpoint:
         if kept:
             self._held = read_resident(self._shards, kept, progress)
         if residence.is_mapped:
-            self._mapped = MappedWeights(self._shards, weight_sizes(loaded, self.scopes), residence.hot_bytes)
+            self._mapped = MappedWeights(self._shards, weight_sizes(self.config, self.scopes), residence.hot_bytes)
 
     def layer_experts(self, prefix: str) -> LayerExperts | None:
         """Whoever knows where the experts below a prefix are; None where all are in memory, or nobody counts."""
         return None if self._mapped is None else self._mapped.layer(prefix)
+
+    def dense_ahead(self, prefix: str) -> DenseAhead | None:
+        """Asks for the dense weights below ``layers.3.`` before they are read; None where they are in memory."""
+        if self._mapped is None:
+            return None
+        if not self._dense_names:
+            dense = [spec.name for spec in self.specs.values() if is_dense(spec) and spec.scope in self.scopes]
+            self._dense_names = [name for name in dense if name not in self._held]
+        names = [name for name in self._dense_names if name.startswith(prefix)]
+        return self._mapped.dense(names) if names else None
 
     @property
     def expert_counts(self) -> list[ExpertCounts]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from flash41.checkpoint.dense_ahead import DenseAhead, Stored
 from flash41.checkpoint.layer_experts import LayerExperts
 from flash41.checkpoint.presence import Presence
 from flash41.checkpoint.read_ahead import ReadAhead
@@ -38,3 +39,10 @@ class MappedWeights:
             address, row_bytes = tensor.data_ptr(), tensor.nbytes // len(tensor)
             parts.append(Rows(extent=self._shards.extent(name), address=address, row_bytes=row_bytes))
         return RowsAhead(parts, self._presence, self._ahead)
+
+    def dense(self, names: Sequence[str]) -> DenseAhead:
+        """Requests for whole tensors that every step reads."""
+        tensors = [
+            Stored(extent=self._shards.extent(name), address=self._shards.tensor(name).data_ptr()) for name in names
+        ]
+        return DenseAhead(tensors, self._presence, self._ahead)

@@ -7,10 +7,13 @@
 Rows (the embedding, n-gram tables) are read one at a time: of those the system's page cache is the best keeper.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from flash41.checkpoint.schema import kinds
 from flash41.checkpoint.stored import Scope, Subsystem, TensorSpec
+from flash41.config.architecture import ModelConfig
 
 ROWS = (Subsystem.EMBED, Subsystem.ENGRAM_TABLE)
 """Tensors of which a step reads single rows."""
@@ -53,19 +56,18 @@ def is_dense(spec: TensorSpec) -> bool:
     return spec.expert_id is None and spec.subsystem not in ROWS
 
 
-def weight_sizes(specs: Iterable[TensorSpec], scopes: Iterable[Scope]) -> WeightSizes:
+def weight_sizes(config: ModelConfig, scopes: Iterable[Scope]) -> WeightSizes:
     """Sizes of the scopes that are loaded."""
     opened = frozenset(scopes)
-    loaded = [spec for spec in specs if spec.scope in opened]
-    experts: dict[tuple[Scope, int | None, int], int] = {}
-    for spec in loaded:
-        if spec.expert_id is not None:
-            key = (spec.scope, spec.block_id, spec.expert_id)
-            experts[key] = experts.get(key, 0) + spec.num_bytes
+    loaded = [(spec, count) for spec, count in kinds(config) if spec.scope in opened]
+    experts = [(spec, count) for spec, count in loaded if spec.expert_id is not None]
+    one_expert: Counter[tuple[Scope, int | None]] = Counter()
+    for spec, _ in experts:
+        one_expert[spec.scope, spec.block_id] += spec.num_bytes
     return WeightSizes(
-        total_bytes=sum(spec.num_bytes for spec in loaded),
-        dense_bytes=sum(spec.num_bytes for spec in loaded if is_dense(spec)),
-        expert_bytes=sum(experts.values()),
-        one_expert_bytes=max(experts.values(), default=0),
-        num_expert_layers=len({key[:2] for key in experts}),
+        total_bytes=sum(count * spec.num_bytes for spec, count in loaded),
+        dense_bytes=sum(count * spec.num_bytes for spec, count in loaded if is_dense(spec)),
+        expert_bytes=sum(count * spec.num_bytes for spec, count in experts),
+        one_expert_bytes=max(one_expert.values(), default=0),
+        num_expert_layers=len(one_expert),
     )

@@ -1,7 +1,8 @@
 """How far weights are that are read into memory, on a terminal and only where that takes a while."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress
@@ -11,7 +12,7 @@ SHOWN_BYTES = 256 << 20
 
 
 @contextmanager
-def loading_bar() -> Iterator[dict[str, Callable[[int, int], None]]]:
+def loading_bar() -> Iterator[dict[str, Any]]:
     """The keyword of `LLM` that draws a bar on standard error; none where it is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -85,6 +85,9 @@ class Builder:
         layers = [self.layer(spec) for spec in self.topology.layers]
         for block, following in pairwise(layers):
             block.ffn.expect_for(following.ffn)
+        for layer_id, block in enumerate(layers, 1):
+            behind = f"layers.{layer_id}." if layer_id < len(layers) else "head."
+            block.ffn.experts.following = self.checkpoint.dense_ahead(behind)
         return Backbone(
             embed=self.tensor("embed.weight"),
             layers=layers,

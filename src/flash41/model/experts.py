@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flash41.checkpoint.dense_ahead import DenseAhead
 from flash41.checkpoint.layer_experts import LayerExperts
 from flash41.checkpoint.loader import Checkpoint
 from flash41.kernels.interface import ExpertWeights, Kernels
@@ -38,6 +39,8 @@ class RoutedExperts:
 
     def __init__(self, checkpoint: Checkpoint, prefix: str) -> None:
         self.guess: Guess | None = None
+        self.following: DenseAhead | None = None
+        """Dense weights that are read behind these experts."""
         self.managed = checkpoint.layer_experts(prefix)
         self._checkpoint = checkpoint
         self._prefix = prefix
@@ -51,6 +54,8 @@ class RoutedExperts:
             return
         for expert_id in self.managed.want(_named(ids)):
             self._held.pop(expert_id, None)
+        if self.following is not None:
+            self.following.request()  # before a guess: they are read first
         if self.guess is not None and len(x) <= MOST_GUESSED_ROWS and self.guess.experts.expects:
             self.guess(x)
 

@@ -12,7 +12,6 @@ Integers only.
 from dataclasses import dataclass
 
 from flash41.checkpoint.residence import Residence, WeightSizes, weight_sizes
-from flash41.checkpoint.schema import schema
 from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
 from flash41.config.run import RunWish, Weights
@@ -50,7 +49,7 @@ def weights_plan(
         return WeightsPlan(residence=Residence(), resident_bytes=0, reason="mapped, as asked: all stay in the files")
     budget = _budget(wish, cache_bytes, available_bytes)
     scopes = (Scope.BACKBONE, Scope.DRAFT) if wish.drafts else (Scope.BACKBONE,)
-    sizes = weight_sizes(schema(config).values(), scopes)
+    sizes = weight_sizes(config, scopes)
     if budget is None or sizes.total_bytes <= budget.num_bytes:
         fits = "" if budget is None else f", within {budget.num_bytes:,} bytes ({budget.source})"
         return WeightsPlan(

@@ -13,14 +13,13 @@ from flash41.checkpoint.presence import Presence
 from flash41.checkpoint.read_ahead import Extent, ReadAhead
 from flash41.checkpoint.reader import MappedShards
 from flash41.checkpoint.residence import weight_sizes
-from flash41.checkpoint.schema import schema
 from flash41.checkpoint.stored import Scope
 from flash41.numerics.scaled import Quantized
 from helpers.checkpoints import TINY
 from helpers.config_documents import tiny_config
 
 PREFIX = "layers.2.ffn.experts"
-SIZES = weight_sizes(schema(tiny_config()).values(), [Scope.BACKBONE])
+SIZES = weight_sizes(tiny_config(), [Scope.BACKBONE])
 
 
 class Absent(Presence):

@@ -5,7 +5,7 @@ from helpers.config_documents import release_config, tiny_config
 
 
 def test_the_release_reads_nine_gigabytes_in_every_step_and_keeps_most_in_experts() -> None:
-    sizes = weight_sizes(schema(release_config()).values(), [Scope.BACKBONE])
+    sizes = weight_sizes(release_config(), [Scope.BACKBONE])
     assert sizes.one_expert_bytes == 18_800_640
     assert sizes.num_expert_layers == 40
     assert sizes.expert_bytes == 40 * 384 * 18_800_640
@@ -15,7 +15,7 @@ def test_the_release_reads_nine_gigabytes_in_every_step_and_keeps_most_in_expert
 def test_dense_weights_experts_and_rows_are_everything() -> None:
     specs = schema(tiny_config())
     scopes = [Scope.BACKBONE, Scope.DRAFT]
-    sizes = weight_sizes(specs.values(), scopes)
+    sizes = weight_sizes(tiny_config(), scopes)
     loaded = [spec for spec in specs.values() if spec.scope in scopes]
     rows = sum(spec.num_bytes for spec in loaded if spec.expert_id is None and not is_dense(spec))
     assert sizes.total_bytes == sum(spec.num_bytes for spec in loaded)
@@ -27,8 +27,7 @@ def test_dense_weights_experts_and_rows_are_everything() -> None:
 
 
 def test_draft_stages_count_only_where_they_are_loaded() -> None:
-    specs = schema(tiny_config()).values()
-    alone = weight_sizes(specs, [Scope.BACKBONE])
-    both = weight_sizes(specs, [Scope.BACKBONE, Scope.DRAFT])
+    alone = weight_sizes(tiny_config(), [Scope.BACKBONE])
+    both = weight_sizes(tiny_config(), [Scope.BACKBONE, Scope.DRAFT])
     assert both.num_expert_layers == alone.num_expert_layers + tiny_config().dspark.num_stages
     assert both.total_bytes > alone.total_bytes

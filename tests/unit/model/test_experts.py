@@ -21,7 +21,7 @@ def checkpoint(residence: Residence | None = None) -> Checkpoint:
 
 def hot(num_experts: int) -> Residence:
     found = checkpoint()
-    sizes = weight_sizes(found.specs.values(), [Scope.BACKBONE])
+    sizes = weight_sizes(found.config, [Scope.BACKBONE])
     return Residence(dense=True, hot_bytes=num_experts * sizes.num_expert_layers * sizes.one_expert_bytes)
 
 

@@ -1,7 +1,6 @@
 import pytest
 
 from flash41.checkpoint.residence import Residence, weight_sizes
-from flash41.checkpoint.schema import schema
 from flash41.checkpoint.stored import Scope
 from flash41.config.run import Draft, RunWish, Weights
 from flash41.errors import CapacityError
@@ -10,7 +9,7 @@ from flash41.planning.resolve import default_block_size, resolve
 from helpers.config_documents import tiny_config
 
 CONFIG = tiny_config()
-SIZES = weight_sizes(schema(CONFIG).values(), [Scope.BACKBONE])
+SIZES = weight_sizes(CONFIG, [Scope.BACKBONE])
 
 
 def plan(weights: Weights = Weights.AUTO, *, memory: int | None = None, **known: int | None) -> WeightsPlan:

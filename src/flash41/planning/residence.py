@@ -56,7 +56,7 @@ def weights_plan(
             residence=Residence(whole=True), resident_bytes=sizes.total_bytes, reason=f"resident: all weights{fits}"
         )
     if wish.weights is Weights.RESIDENT:
-        expected = f"at most {budget.num_bytes} ({budget.source})"
+        expected = f"at most {budget.num_bytes}, {budget.source}"
         remedy = "weights auto keeps the hottest in memory, weights mapped none"
         raise CapacityError(complaint("bytes of resident weights", sizes.total_bytes, expected, remedy))
     return _hottest(sizes, budget)

@@ -42,7 +42,7 @@ def opened(directory: Path, backend: str, **weights: object) -> LLM:
 
 def budget_of(directory: Path, experts: int) -> int:
     """Memory for what every step reads and so many experts a layer."""
-    sizes = weight_sizes(read_config(directory), [Scope.BACKBONE])
+    sizes = weight_sizes(read_config(directory), [Scope.BACKBONE, Scope.VISION])
     return sizes.dense_bytes + experts * sizes.num_expert_layers * sizes.one_expert_bytes
 
 

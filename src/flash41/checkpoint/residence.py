@@ -52,8 +52,8 @@ class WeightSizes:
 
 
 def is_dense(spec: TensorSpec) -> bool:
-    """Whether every step reads it."""
-    return spec.expert_id is None and spec.subsystem not in ROWS
+    """Whether every step reads it; the vision tower is read where there is a picture."""
+    return spec.expert_id is None and spec.subsystem not in ROWS and spec.scope is not Scope.VISION
 
 
 def weight_sizes(config: ModelConfig, scopes: Iterable[Scope]) -> WeightSizes:

@@ -66,7 +66,8 @@ def _memory(plan: MachinePlan) -> Section:
     found, wish, demand = plan.machine, plan.demand.wish, plan.demand
     where = "Memory of each GPU" if found.kind is MachineKind.GPU else "Memory"
     weights = "all that is loaded" if not found.maps_weights else "what every token reads; it must stay in memory"
-    images = next((choice.reason for choice in plan.run.choices if choice.name == "images"), "") if plan.run else ""
+    reasons = {choice.name: choice.reason for choice in plan.run.choices} if plan.run else {}
+    images, pictures = (reasons.get(name, "") for name in ("images", "rows of pictures"))
     left = "experts, embedding and Engram tables stay in it as far as they fit" if found.maps_weights else ""
     rows = [
         ("memory", found.device_bytes, ""),
@@ -75,6 +76,7 @@ def _memory(plan: MachinePlan) -> Section:
         ("activations", plan.activation_bytes, f"an upper estimate for steps of {wish.max_num_batched_tokens:,} rows"),
         ("pages and STATE", plan.pool_bytes, f"{demand.requests:,} x {demand.context:,} tokens"),
         ("STATE images", plan.image_bytes, images),
+        *([("rows of pictures", plan.picture_bytes, pictures)] if plan.picture_bytes else []),
         ("left", plan.left_bytes, left),
     ]
     cells = [(name, f"{count:,}", _signed(count), why) for name, count, why in rows]

@@ -12,6 +12,7 @@ from flash41.checkpoint.expert_counts import ExpertCounts
 from flash41.engine.drafting import Drafting
 from flash41.engine.events import NOTHING_VERIFIED, SampledToken, TokenEvent, Verified
 from flash41.engine.limits import SchedulerLimits
+from flash41.engine.pictures import EncodedPictures
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import Request
 from flash41.engine.runner import Runner
@@ -28,11 +29,14 @@ class Engine:
         runner: Runner,
         limits: SchedulerLimits,
         drafting: Drafting | None = None,
+        pictures: EncodedPictures | None = None,
         experts: Sequence[ExpertCounts] = (),
     ) -> None:
+        assert (pictures is None) == (limits.images is None), "limits of pictures and an encoder come together"
         self.scheduler = Scheduler(limits)
         self.runner = runner
         self.drafting = drafting
+        self.pictures = pictures
         self._experts = experts
 
     def add(self, request: Request) -> None:
@@ -75,7 +79,8 @@ class Engine:
 
     def _compute(self, plan: StepPlan) -> tuple[Mapping[int, SampledToken], Mapping[int, Verified]]:
         requests = self.scheduler.requests(plan)  # before the forward, during which some may be aborted
-        staged = self.runner.stage(plan)
+        shown = None if self.pictures is None else self.pictures.rows_for(plan, self.scheduler.picture)
+        staged = self.runner.stage(plan, shown)
         self.runner.foresee(self.scheduler.upcoming(plan))
         logits = self.runner.run(staged).logits
         if self.drafting is None:

@@ -20,6 +20,7 @@ measurement.  A test holds it against what a step of the compiled kernels really
 from dataclasses import dataclass
 
 from flash41.config.architecture import ModelConfig
+from flash41.planning.pictures import INNER_BYTES, LOGIT_BYTES, ROWS_PER_BAND, VECTORS, encoder_bytes
 
 SCORES_PER_BAND = 1 << 25
 """Scores that a scorer holds at a time (`model.indexer`)."""
@@ -94,13 +95,11 @@ def activation_terms(config: ModelConfig, step: StepShape) -> tuple[Term, ...]:
 
 
 def encoder_term(config: ModelConfig, element_bytes: int) -> Term:
-    """What encoding the largest picture holds: its patches in the widest layers, and a band of FP64 logits."""
+    """What encoding the largest picture holds: vectors of its patches, a band of logits, a band of inner rows."""
     vision = config.vision
     patches = vision.max_image_tokens * vision.downsample_ratio**2
-    width = 6 * vision.hidden_size + 4 * vision.intermediate_size
-    num_bytes = patches * width * (element_bytes + 8) + vision.max_image_tokens * config.hidden_size * 24
     return Term(
         name="image encoder",
-        formula="patches (6 C + 4 M)(b + 8) + tokens 24 D + 128 MiB",
-        num_bytes=num_bytes + (128 << 20),
+        formula=f"patches {VECTORS} C b + {LOGIT_BYTES} min(patches^2, 4 Mi) + {ROWS_PER_BAND} * {2 * INNER_BYTES} M",
+        num_bytes=encoder_bytes(vision, patches, element_bytes),
     )

@@ -89,9 +89,15 @@ class MachinePlan:
         return self.run.num_images * self.geometry.image_bytes
 
     @property
+    def picture_bytes(self) -> int:
+        """Rows of encoded pictures that the run keeps."""
+        return 0 if self.run is None else self.run.pictures.rows_bytes
+
+    @property
     def needed_bytes(self) -> int:
         """Everything but the reserve."""
-        return self.resident_bytes + self.activation_bytes + self.pool_bytes + self.image_bytes
+        cache = self.pool_bytes + self.image_bytes + self.picture_bytes
+        return self.resident_bytes + self.activation_bytes + cache
 
     @property
     def left_bytes(self) -> int:
@@ -112,7 +118,8 @@ def plan_machine(config: ModelConfig, found: Machine, demand: Demand) -> Machine
     run = sums.run(requests, context)
     geometry, pool = demand_geometry(config, demand), pool_bytes(config, demand, requests, context)
     images = run.num_images * geometry.image_bytes if run and geometry else 0
-    residence = _residence(found, sums.weights, max(0, sums.budget(requests, context) - pool - images))
+    pictures = run.pictures.rows_bytes if run else 0
+    residence = _residence(found, sums.weights, max(0, sums.budget(requests, context) - pool - images - pictures))
     largest_context = _largest(lambda tokens: sums.fits(requests, tokens), config.max_positions)
     alone, together = (
         step_traffic(
@@ -182,7 +189,10 @@ class _Sums:
         budget = self.budget(requests, context)
         if budget <= 0:
             return None
-        wish = replace(self.demand.wish, memory_bytes=budget, max_num_seqs=requests, max_model_len=context)
+        demand = self.demand
+        wish = replace(
+            demand.wish, images=demand.images, memory_bytes=budget, max_num_seqs=requests, max_model_len=context
+        )
         try:
             run = resolve(wish, self.config)
         except CapacityError:

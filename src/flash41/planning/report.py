@@ -37,6 +37,7 @@ def plan_document(plan: MachinePlan, remedies: tuple[str, ...]) -> dict[str, obj
             "activations": plan.activation_bytes,
             "pool": plan.pool_bytes,
             "state_images": plan.image_bytes,
+            "picture_rows": plan.picture_bytes,
             "left": plan.left_bytes,
         },
         "weights": {**asdict(plan.weights), "loaded_bytes": plan.weights.loaded_bytes},

@@ -48,8 +48,8 @@ def weights_plan(
     if wish.weights is Weights.MAPPED:
         return WeightsPlan(residence=Residence(), resident_bytes=0, reason="mapped, as asked: all stay in the files")
     budget = _budget(wish, cache_bytes, available_bytes)
-    scopes = (Scope.BACKBONE, Scope.DRAFT) if wish.drafts else (Scope.BACKBONE,)
-    sizes = weight_sizes(config, scopes)
+    loaded = {Scope.BACKBONE: True, Scope.DRAFT: wish.drafts, Scope.VISION: wish.images}
+    sizes = weight_sizes(config, [scope for scope, is_loaded in loaded.items() if is_loaded])
     if budget is None or sizes.total_bytes <= budget.num_bytes:
         fits = "" if budget is None else f", within {budget.num_bytes:,} bytes ({budget.source})"
         return WeightsPlan(

@@ -39,7 +39,7 @@ class TableRunner:
     def foresee(self, spans: Sequence[PlannedSpan]) -> None:
         """Nothing lies in files."""
 
-    def stage(self, plan: StepPlan) -> StepPlan:
+    def stage(self, plan: StepPlan, _: Any = None) -> StepPlan:
         return plan
 
     def run(self, plan: StepPlan) -> Any:

@@ -55,7 +55,7 @@ def test_what_grows_with_what() -> None:
 
 def test_the_largest_picture_by_hand() -> None:
     term = encoder_term(release_config(), 2)
-    assert term.num_bytes == 9216 * (6 * 1024 + 4 * 2816) * 10 + 1024 * 5120 * 24 + 2**27
+    assert term.num_bytes == 9216 * 8 * 1024 * 2 + 64 * 2**22 + 256 * 160 * 2816
 
 
 class Live(TorchDispatchMode):

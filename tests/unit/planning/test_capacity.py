@@ -78,9 +78,10 @@ def test_the_run_is_the_one_an_engine_with_that_memory_gets() -> None:
 
 
 def test_an_engine_takes_the_bytes_that_were_planned() -> None:
-    for draft in (Draft.OFF, Draft.ON):
-        wanted = demand(3, 600, draft=draft, index_cache_dtype=PoolDtype.FP4)
+    for draft, images in ((Draft.OFF, False), (Draft.ON, True)):
+        wanted = demand(3, 600, images=images, draft=draft, index_cache_dtype=PoolDtype.FP4)
         plan = plan_machine(tiny_config(), ram(4), wanted)
+        assert (plan.picture_bytes > 0) is images
         llm = LLM(
             TINY,
             max_num_seqs=3,
@@ -88,7 +89,8 @@ def test_an_engine_takes_the_bytes_that_were_planned() -> None:
             draft=draft.value,
             index_cache_dtype="fp4",
             backend="reference",
-            memory_bytes=plan.pool_bytes + plan.image_bytes,
+            images=images,
+            memory_bytes=plan.pool_bytes + plan.image_bytes + plan.picture_bytes,
         )
         assert llm.plan.placement is not None
         assert llm.plan.placement.total_bytes == plan.pool_bytes

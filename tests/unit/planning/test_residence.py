@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from flash41.checkpoint.residence import Residence, weight_sizes
@@ -68,8 +70,9 @@ def test_of_an_unknown_machine_nothing_is_decided_unless_it_is_asked_for() -> No
     assert plan(Weights.RESIDENT).residence.whole
 
 
-def test_draft_stages_count_where_they_are_loaded() -> None:
-    wish = RunWish(weights=Weights.RESIDENT, draft=Draft.ON)
+@pytest.mark.parametrize("parts", [{"draft": Draft.ON}, {"images": True}])
+def test_draft_stages_and_the_vision_tower_count_where_they_are_loaded(parts: dict[str, Any]) -> None:
+    wish = RunWish(weights=Weights.RESIDENT, **parts)
     assert weights_plan(wish, CONFIG).resident_bytes > SIZES.total_bytes
 
 

@@ -53,6 +53,9 @@ class ScriptedRunner:
     images: dict[int, Text] = field(default_factory=dict)
     num_rows: int = 0
 
+    def foresee(self, spans: Sequence[PlannedSpan]) -> None:
+        """Nothing lies in files."""
+
     def stage(self, plan: StepPlan, _: Any = None) -> StepPlan:
         return plan
 

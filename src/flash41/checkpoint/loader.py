@@ -12,9 +12,16 @@ from torch import Tensor
 
 from flash41.checkpoint.agreement import disagreement
 from flash41.checkpoint.collector import collector_paused
+from flash41.checkpoint.dense_ahead import DenseAhead
 from flash41.checkpoint.directory import CheckpointFiles, survey
+from flash41.checkpoint.expert_counts import ExpertCounts
 from flash41.checkpoint.faults import Fault, FaultKind, FaultyCheckpointError, listed
+from flash41.checkpoint.layer_experts import LayerExperts
+from flash41.checkpoint.mapped_weights import MappedWeights
 from flash41.checkpoint.reader import MappedShards
+from flash41.checkpoint.residence import Residence, is_dense, weight_sizes
+from flash41.checkpoint.resident import Progress, read_resident
+from flash41.checkpoint.row_ahead import RowsAhead
 from flash41.checkpoint.schema import TILE, schema
 from flash41.checkpoint.stored import Scope, StoredDtype, Subsystem, TensorSpec
 from flash41.config.architecture import ModelConfig
@@ -42,6 +49,9 @@ class Checkpoint:
         self._shards = shards
         self._bound: set[str] = set()
         self._checked: set[str] = set()
+        self._held: dict[str, Tensor] = {}
+        self._dense_names: list[str] = []
+        self._mapped: MappedWeights | None = None
 
     @property
     def files(self) -> CheckpointFiles:
@@ -59,7 +69,40 @@ class Checkpoint:
         CheckpointError for a name outside the schema or the opened scopes.
         """
         self._bind(name)
-        return self._shards.tensor(name)
+        held = self._held.get(name)
+        return self._shards.tensor(name) if held is None else held
+
+    def hold(self, residence: Residence, progress: Progress | None = None) -> None:
+        """Reads into memory what a residence keeps there, before anybody binds it; afterwards experts are counted.
+
+        FaultyCheckpointError when a file changed.
+        """
+        assert not self._bound, f"{len(self._bound)} tensors are bound to their mapping"
+        loaded = [spec for spec in self.specs.values() if spec.scope in self.scopes]
+        kept = [spec for spec in loaded if residence.whole or (residence.dense and is_dense(spec))]
+        if kept:
+            self._held = read_resident(self._shards, kept, progress)
+        if residence.is_mapped:
+            self._mapped = MappedWeights(self._shards, weight_sizes(self.config, self.scopes), residence.hot_bytes)
+
+    def layer_experts(self, prefix: str) -> LayerExperts | None:
+        """Whoever knows where the experts below a prefix are; None where all are in memory, or nobody counts."""
+        return None if self._mapped is None else self._mapped.layer(prefix)
+
+    def dense_ahead(self, prefix: str) -> DenseAhead | None:
+        """Asks for the dense weights below ``layers.3.`` before they are read; None where they are in memory."""
+        if self._mapped is None:
+            return None
+        if not self._dense_names:
+            dense = [spec.name for spec in self.specs.values() if is_dense(spec) and spec.scope in self.scopes]
+            self._dense_names = [name for name in dense if name not in self._held]
+        names = [name for name in self._dense_names if name.startswith(prefix)]
+        return self._mapped.dense(names) if names else None
+
+    @property
+    def expert_counts(self) -> list[ExpertCounts]:
+        """Counts of all layers whose experts are read from the files."""
+        return [] if self._mapped is None else [layer.counts for layer in self._mapped.layers]
 
     def quantized(self, prefix: str) -> Quantized:
         """Binds ``prefix.weight`` and ``prefix.scale`` and returns them as one tensor.
@@ -88,9 +131,15 @@ class Checkpoint:
         """
         weight, scale = (f"layers.{layer_id}.engram.embed.{part}" for part in ("weight", "scale"))
         codes, scales = self.tensor(weight), self.tensor(scale)
-        self._shards.advise_random(weight)
-        self._shards.advise_random(scale)
+        for name in (weight, scale):
+            if name not in self._held:
+                self._shards.advise_random(name)
         return codes, scales
+
+    def engram_ahead(self, layer_id: int) -> RowsAhead | None:
+        """Asks for rows of a layer's table before they are gathered; None where the table is in memory."""
+        names = [f"layers.{layer_id}.engram.embed.{part}" for part in ("weight", "scale")]
+        return None if self._mapped is None else self._mapped.rows(names)
 
     def claim(self, prefix: str) -> None:
         """Binds every tensor below ``prefix.`` that will be taken later, or by another rank, without touching it.

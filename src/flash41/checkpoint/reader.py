@@ -9,6 +9,7 @@ import mmap
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -19,6 +20,7 @@ from torch import Tensor
 from flash41.checkpoint.directory import CheckpointFiles
 from flash41.checkpoint.faults import Fault, FaultKind, FaultyCheckpointError, refuse
 from flash41.checkpoint.headers import ShardHeader, read_identity
+from flash41.checkpoint.read_ahead import Extent
 from flash41.checkpoint.stored import StoredDtype
 
 DTYPES = {
@@ -39,6 +41,7 @@ class MappedShards:
         self.files = files
         self._mappings: dict[str, mmap.mmap] = {}
         self._bytes: dict[str, Tensor] = {}
+        self._descriptors: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def tensor(self, name: str) -> Tensor:
@@ -69,6 +72,38 @@ class MappedShards:
                 if found >= 0:
                     return begin - entry.begin + found
         return None
+
+    def extent(self, name: str) -> Extent:
+        """Where a tensor lies: an open file and a range of it."""
+        shard = self.files.shard_of[name]
+        header = self.files.shards[shard]
+        entry = header.tensors[name]
+        with self._lock:
+            if shard not in self._descriptors:
+                with _opened(header) as file:
+                    self._descriptors[shard] = os.dup(file.fileno())
+                weakref.finalize(self, os.close, self._descriptors[shard])
+        return Extent(
+            descriptor=self._descriptors[shard],
+            begin=header.data_start + entry.begin,
+            num_bytes=entry.end - entry.begin,
+        )
+
+    def read_into(self, name: str, target: Tensor, first: int = 0) -> None:
+        """Fills a contiguous uint8 tensor with a tensor's stored bytes from `first` on, past the mapping.
+
+        FaultyCheckpointError when the file is shorter than it was.
+        """
+        extent = self.extent(name)
+        view, done = memoryview(target.numpy().data), 0
+        while done < len(view):
+            try:
+                count = os.preadv(extent.descriptor, [view[done:]], extent.begin + first + done)
+            except OSError as error:
+                refuse(FaultKind.CHANGED, f"{name}: {error}, expected a file that can be read")
+            if count == 0:
+                refuse(FaultKind.CHANGED, f"{name}: its file ends early, expected the file that was opened")
+            done += count
 
     def advise_random(self, name: str) -> None:
         """Tells the system that single rows of a tensor will be read, so that it reads no pages around them."""

@@ -11,6 +11,7 @@ from flash41.cli import options
 from flash41.cli.common import AsJson, print_json, print_table
 from flash41.cli.drafts import draft_facts, draft_line
 from flash41.cli.engine_options import EngineOptions, takes_engine
+from flash41.cli.experts import expert_facts, expert_line
 
 MANY = 8
 PARTS = ("prefill", "decode", "output")
@@ -70,10 +71,14 @@ def bench(
             found |= asdict(latency(llm, wish, progress))
     if engine.drafts:
         found["drafts"] = draft_facts(llm.engine.stats)
+    if llm.engine.stats.experts:
+        found["experts"] = expert_facts(llm.engine.stats)
     if as_json:
         print_json(found)
-    else:
-        _print(kind, found, draft_line(llm.engine.stats))
+        return
+    if "experts" in found:
+        typer.echo(expert_line(llm.engine.stats))
+    _print(kind, found, draft_line(llm.engine.stats))
 
 
 def _speeds(found: Sequence[Any]) -> dict[str, Any]:

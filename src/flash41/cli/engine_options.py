@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flash41.cli import options
-from flash41.config.run import DEFAULT_IMAGE_INTERVAL, Draft, DraftAccept
+from flash41.config.run import DEFAULT_IMAGE_INTERVAL, Draft, DraftAccept, Weights
 
 PARAMETER = "engine"
 """Name of the parameter that the options of a command become."""
@@ -42,14 +42,21 @@ class EngineOptions:
     draft_accept: options.DraftAccept = None
     backend: options.Backend = "auto"
     threads: options.Threads = None
+    weights: options.Weights = Weights.AUTO.value
+    weights_memory: options.WeightsMemory = None
 
     def __post_init__(self) -> None:
-        _ = self.memory_bytes
+        _ = self.memory_bytes, self.weights_memory_bytes
 
     @property
     def memory_bytes(self) -> int | None:
         """What --memory says."""
         return None if self.memory is None else options.num_bytes(self.memory, "--memory")
+
+    @property
+    def weights_memory_bytes(self) -> int | None:
+        """What --weights-memory says."""
+        return None if self.weights_memory is None else options.num_bytes(self.weights_memory, "--weights-memory")
 
     @property
     def drafts(self) -> bool:
@@ -73,14 +80,17 @@ class EngineOptions:
         """Keywords of `LLM`, plain values only; `changes` are further fields of this record that a command decides."""
         changed = replace(self, **changes)
         values = {field.name: getattr(changed, field.name) for field in fields(changed)}
-        del values["memory"]
-        return values | {"memory_bytes": changed.memory_bytes}
+        del values["memory"], values["weights_memory"]
+        sizes = {"memory_bytes": changed.memory_bytes, "weights_memory_bytes": changed.weights_memory_bytes}
+        return values | sizes
 
     def open(self, model: Path | None, **changes: Any) -> Any:
-        """The `LLM` of these options, opened; raises what it raises."""
+        """The `LLM` of these options, opened; a terminal shows how far its weights are read.  Raises what it raises."""
+        from flash41.cli.loading import loading_bar
         from flash41.engine.llm import LLM
 
-        return LLM(model, **self.keywords(**changes))
+        with loading_bar() as loading:
+            return LLM(model, **loading, **self.keywords(**changes))
 
 
 FIELDS = tuple(field.name for field in fields(EngineOptions))

@@ -105,6 +105,23 @@ Threads = Annotated[
     int | None,
     typer.Option("--threads", help="CPU threads. [default: 1 for small models, else torch's choice]"),
 ]
+Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="auto|resident|mapped",
+        help="resident reads all weights into memory at the start, mapped leaves them to the files; auto is resident "
+        "where they fit, else it keeps what every step reads and the hottest experts.",
+    ),
+]
+WeightsMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--weights-memory",
+        metavar="BYTES",
+        help="Memory for weights: 64M, 20G, or bytes. [default: 80 % of what is available, less the caches]",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing target.")]
 
 INTEGER = re.compile(r"-?[0-9]{1,100}")

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import TypeVar
 
-from flash41.config.run import Draft, DraftAccept, PoolDtype, Profile, RunWish
+from flash41.config.run import Draft, DraftAccept, PoolDtype, Profile, RunWish, Weights
 from flash41.errors import ConfigError, complaint
 
-Choice = TypeVar("Choice", Profile, PoolDtype, Draft, DraftAccept)
+Choice = TypeVar("Choice", Profile, PoolDtype, Draft, DraftAccept, Weights)
 
 
 def named_wish(
@@ -17,8 +17,9 @@ def named_wish(
     index_cache_dtype: str | None = None,
     draft: str | None = None,
     draft_accept: str | None = None,
+    weights: str | None = None,
 ) -> RunWish:
-    """`wish` with what these names say; None leaves a pool to the profile and drafting as it is.
+    """`wish` with what these names say; None leaves a pool to the profile, and drafting and weights as they are.
 
     Raises ConfigError naming the option, the value and the values there are.
     """
@@ -32,6 +33,7 @@ def named_wish(
         index_cache_dtype=index,
         draft=wish.draft if draft is None else _member(Draft, "draft", draft),
         draft_accept=wish.draft_accept if draft_accept is None else _member(DraftAccept, "draft_accept", draft_accept),
+        weights=wish.weights if weights is None else _member(Weights, "weights", weights),
     )
 
 

@@ -134,7 +134,7 @@ class Weights(enum.Enum):
     RESIDENT = "resident"
     """In memory, read at start."""
     AUTO = "auto"
-    """Resident where they fit."""
+    """Resident where they fit, else mapped with the hottest in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +181,8 @@ class RunWish:
     """Threads of the backend."""
     weights: Weights = Weights.AUTO
     """Where weights live."""
+    weights_memory_bytes: int | None = None
+    """Budget of weights in memory, or a share of what the machine has available."""
     expert_activations: str = "mxfp8"
     """Format of the routed experts' inputs."""
 

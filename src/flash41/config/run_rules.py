@@ -7,7 +7,7 @@ does not do yet is refused as `unavailable: ...`, so that no switch is ignored. 
 from collections.abc import Callable, Iterator
 
 from flash41.config.architecture import ModelConfig
-from flash41.config.run import PoolDtype, Profile, RunWish
+from flash41.config.run import PoolDtype, Profile, RunWish, Weights
 from flash41.errors import ConfigError, combined, complaint
 
 MOST_THREADS = 1024
@@ -53,6 +53,7 @@ def _sizes(wish: RunWish, config: ModelConfig) -> Iterator[str]:
         "max_num_seqs": wish.max_num_seqs,
         "max_num_batched_tokens": wish.max_num_batched_tokens,
         "memory_bytes": wish.memory_bytes,
+        "weights_memory_bytes": wish.weights_memory_bytes,
         "state_image_interval": wish.state_image_interval,
         "threads": wish.threads,
     }
@@ -66,6 +67,8 @@ def _sizes(wish: RunWish, config: ModelConfig) -> Iterator[str]:
             yield complaint(name, value, "> 0")
     if wish.threads is not None and wish.threads > MOST_THREADS:
         yield complaint("threads", wish.threads, f"<= {MOST_THREADS}")
+    if wish.weights_memory_bytes is not None and wish.weights is Weights.MAPPED:
+        yield complaint("weights", "mapped", "'auto' or 'resident' with weights_memory_bytes", "mapped keeps nothing")
     if wish.max_model_len is not None and wish.max_model_len > config.max_positions:
         expected = f"<= max_position_embeddings {config.max_positions}"
         yield complaint("max_model_len", wish.max_model_len, expected)

@@ -6,7 +6,9 @@ It speaks token ids and knows no words.  One step computes rows of many requests
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
+from flash41.checkpoint.expert_counts import ExpertCounts
 from flash41.engine.drafting import Drafting
 from flash41.engine.events import NOTHING_VERIFIED, SampledToken, TokenEvent, Verified
 from flash41.engine.limits import SchedulerLimits
@@ -28,12 +30,14 @@ class Engine:
         limits: SchedulerLimits,
         drafting: Drafting | None = None,
         pictures: EncodedPictures | None = None,
+        experts: Sequence[ExpertCounts] = (),
     ) -> None:
         assert (pictures is None) == (limits.images is None), "limits of pictures and an encoder come together"
         self.scheduler = Scheduler(limits)
         self.runner = runner
         self.drafting = drafting
         self.pictures = pictures
+        self._experts = experts
 
     def add(self, request: Request) -> None:
         """Queues a request; raises RequestError if it can never run."""
@@ -55,7 +59,7 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """What it holds and has done."""
-        return self.scheduler.stats
+        return replace(self.scheduler.stats, experts=tuple(replace(counts) for counts in self._experts))
 
     def step(self) -> Sequence[TokenEvent]:
         """Computes one step; returns the tokens it produced.
@@ -76,7 +80,9 @@ class Engine:
     def _compute(self, plan: StepPlan) -> tuple[Mapping[int, SampledToken], Mapping[int, Verified]]:
         requests = self.scheduler.requests(plan)  # before the forward, during which some may be aborted
         shown = None if self.pictures is None else self.pictures.rows_for(plan, self.scheduler.picture)
-        logits = self.runner.run(self.runner.stage(plan, shown)).logits
+        staged = self.runner.stage(plan, shown)
+        self.runner.foresee(self.scheduler.upcoming(plan))
+        logits = self.runner.run(staged).logits
         if self.drafting is None:
             return sample_step(logits, requests), NOTHING_VERIFIED
         rows, undrafted, verified = self.drafting.verify(plan, logits, requests)

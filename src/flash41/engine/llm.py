@@ -38,6 +38,7 @@ from flash41.engine.prompts import Prompt, as_images, as_params, as_prompts, che
 from flash41.engine.request import Constraint, FinishReason, Request, SamplingParams, StopWatcher
 from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
+from flash41.planning.memory import available_bytes
 from flash41.planning.resolve import default_block_size, resolve
 
 logger = logging.getLogger(__name__)
@@ -49,18 +50,20 @@ UNDRAFTED = "images in the request"
 """Why a request with pictures gets no drafts (spec: vision.md section 6)."""
 
 Progress = Callable[[int, int], None]
-"""Called with (answers finished, answers in all)."""
+"""Called with (answers finished, answers in all), or with bytes of weights read and in all."""
 
 
 class LLM:
     """A checkpoint, opened and ready.  Raises ConfigError or CheckpointError before any weight is read.
 
-    One thread uses it at a time.  Streams may be open side by side, and `generate` may run between their events.
+    `loading` is told how far the weights are that are read into memory.  One thread uses it at a time.  Streams may be
+    open side by side, and `generate` may run between their events.
     """
 
     def __init__(
         self,
         model: str | Path | None = None,
+        loading: Progress | None = None,
         *,
         profile: str = "vendor",
         kv_cache_dtype: str | None = None,
@@ -79,6 +82,8 @@ class LLM:
         images: bool = True,
         backend: str = "auto",
         threads: int | None = None,
+        weights: str = "auto",
+        weights_memory_bytes: int | None = None,
     ) -> None:
         self.directory = default_checkpoint() if model is None else Path(model)
         config = read_config(self.directory)
@@ -95,6 +100,7 @@ class LLM:
             images=images,
             backend=backend,
             threads=threads,
+            weights_memory_bytes=weights_memory_bytes,
         )
         wish = named_wish(
             sizes,
@@ -103,13 +109,23 @@ class LLM:
             index_cache_dtype=index_cache_dtype,
             draft=draft,
             draft_accept=draft_accept,
+            weights=weights,
         )
-        self.plan = resolve(wish, config)
+        self.plan = resolve(wish, config, available_bytes())
         for choice in self.plan.choices:
             logger.info("%s", choice)
         kernels = select_kernels(backend)
         self.tokenizer = Tokenizer.from_file(self.directory / "tokenizer.json")
-        self._model = load_model(self.directory, wish.profile, wish.pool, kernels, drafts=wish.drafts, images=images)
+        self._model = load_model(
+            self.directory,
+            wish.profile,
+            wish.pool,
+            kernels,
+            drafts=wish.drafts,
+            images=images,
+            residence=self.plan.residence,
+            progress=loading,
+        )
         if threads is None and config.hidden_size < THREADED_HIDDEN_SIZE:
             threads = 1
         if threads is not None:

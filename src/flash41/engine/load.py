@@ -17,6 +17,8 @@ from flash41.cache.rows import row_formats
 from flash41.cache.store import Store, store_shape
 from flash41.checkpoint.identity import model_hash
 from flash41.checkpoint.loader import Checkpoint, open_checkpoint
+from flash41.checkpoint.residence import Residence
+from flash41.checkpoint.resident import Progress
 from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
 from flash41.config.run import Draft, PoolFormat, Profile
@@ -114,7 +116,7 @@ class LoadedModel:
             drafting = Drafting(runner, plan.draft_tokens, plan.draft_accept, schedule)
         limits = self.limits(plan)
         pictures = None if limits.images is None or self.encoder is None else EncodedPictures(self.encoder)
-        return Engine(runner, limits, drafting, pictures)
+        return Engine(runner, limits, drafting, pictures, self.checkpoint.expert_counts)
 
     def _shelf_limits(self, plan: RunPlan) -> ShelfLimits | None:
         if not plan.pictures.num_rows:
@@ -125,21 +127,33 @@ class LoadedModel:
     def _runner(self, store: Store, drafts: bool, images: ImageStore | None = None) -> Runner:
         assert not drafts or self.drafter is not None, "the draft stages were not loaded"
         guard, drafter = self.checkpoint.check_unchanged, self.drafter if drafts else None
-        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard, images, drafter)
+        found = {layer_id: self.checkpoint.engram_ahead(layer_id) for layer_id in self.tables}
+        ahead = {layer_id: rows for layer_id, rows in found.items() if rows is not None}
+        return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard, images, drafter, ahead)
 
 
 def load_model(
-    directory: Path, profile: Profile, pool: PoolFormat, kernels: Kernels, drafts: bool = False, images: bool = False
+    directory: Path,
+    profile: Profile,
+    pool: PoolFormat,
+    kernels: Kernels,
+    drafts: bool = False,
+    images: bool = False,
+    residence: Residence | None = None,
+    progress: Progress | None = None,
 ) -> LoadedModel:
     """Opens the text model of a directory; `drafts` also loads its draft stages, in a second pass, `images` the tower.
 
-    Raises ConfigError or CheckpointError with every fault found.
+    `residence` says what of it is read into memory; without one everything is mapped and nobody counts.  Raises
+    ConfigError or CheckpointError with every fault found.
     """
     scopes = {Scope.BACKBONE, Scope.DRAFT} if drafts else {Scope.BACKBONE}
     scopes |= {Scope.VISION} if images else set()
     checkpoint = open_checkpoint(directory, scopes)
     config = checkpoint.config
     token_map = TokenMap.from_tokenizer(directory / "tokenizer.json", config)
+    if residence is not None:
+        checkpoint.hold(residence, progress)
     tables = {}
     for table_hash in engram_hashes(config.engram):
         weight, scale = checkpoint.engram_table(table_hash.layer_id)

@@ -6,7 +6,7 @@ stages where there are any; `draft` asks them for tokens.  The runner owns the c
 sampling.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from flash41.cache.blocks import DraftView
 from flash41.cache.image_store import ImageStore
 from flash41.cache.store import Store
 from flash41.cache.views import Span
+from flash41.checkpoint.row_ahead import RowsAhead
 from flash41.engine.image_rows import ImageRows, Mask, image_mask, image_rows, step_mask
 from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engram.hashing import EngramHash, row_ids, windows
@@ -55,6 +56,7 @@ class Runner:
         guard: Callable[[], None],
         images: ImageStore | None = None,
         drafter: Drafter | None = None,
+        ahead: Mapping[int, RowsAhead] | None = None,
     ) -> None:
         self.store = store
         self.images = images
@@ -64,6 +66,7 @@ class Runner:
         self._tables = tables
         self._token_map = token_map
         self._dtype = dtype
+        self._ahead = ahead or {}
         self._max_ngram = next(iter(tables.values()))[0].max_ngram if tables else 1
 
     def stage(self, plan: StepPlan, rows: ImageRows | None = None) -> Staged:
@@ -101,6 +104,11 @@ class Runner:
             image_rows=None if mask is None else image_rows(plan, rows or {}),
         )
         return Staged(batch=batch, spans=tuple(spans), plan=plan)
+
+    def foresee(self, spans: Sequence[PlannedSpan]) -> None:
+        """Asks for the Engram rows of spans that will be staged later, where those lie in files."""
+        if self._ahead and spans:
+            self._row_ids(spans)
 
     def run(self, staged: Staged, probe: Probe | None = None) -> BackboneOutput:
         """The forward; afterwards the caches hold the step's rows, and images what the plan wants kept."""
@@ -143,13 +151,19 @@ class Runner:
     def _engram(self, plan: StepPlan, mask: Mask | None) -> dict[int, EngramRows]:
         if not self._tables:
             return {}
-        seen = np.concatenate([self._windows(span) for span in plan.spans])
         gathered = {}
-        for layer_id, (table_hash, table) in self._tables.items():
-            ids = row_ids(table_hash, seen)
-            values: Tensor = table.gather(ids, mask).to(self._dtype)
+        for layer_id, ids in self._row_ids(plan.spans).items():
+            values: Tensor = self._tables[layer_id][1].gather(ids, mask).to(self._dtype)
             gathered[layer_id] = EngramRows(row_ids=torch.from_numpy(ids), values=values)
         return gathered
+
+    def _row_ids(self, spans: Sequence[PlannedSpan]) -> dict[int, np.ndarray]:
+        """Rows of every table that the tokens of spans read, asked for where tables lie in files."""
+        seen = np.concatenate([self._windows(span) for span in spans])
+        found = {layer_id: row_ids(table_hash, seen) for layer_id, (table_hash, _) in self._tables.items()}
+        for layer_id, ahead in self._ahead.items():
+            ahead.request(found[layer_id])  # of all tables before the first is gathered
+        return found
 
     def _windows(self, span: PlannedSpan) -> np.ndarray:
         compressed = self._token_map.compress(span.history + span.ids, image_mask(span) if span.images else None)

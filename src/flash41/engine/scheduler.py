@@ -264,6 +264,24 @@ class Scheduler:
         running.request.num_accepted_tokens += num_accepted
         return [self._event(running, token, reason) for token, reason in zip(verified.tokens, reasons, strict=False)]
 
+    def upcoming(self, plan: StepPlan) -> list[PlannedSpan]:
+        """Known tokens that steps behind this one will probably begin with, as far as a step goes."""
+        ends = {span.request_id: span.end for span in plan.spans if not span.samples}
+        budget, found = self.limits.max_num_batched_tokens, list[PlannedSpan]()
+        for running in self._running:
+            start = ends.get(running.request.request_id, running.num_known)
+            ids = running.ids(start, min(start + budget, running.num_known))
+            if ids:
+                budget -= len(ids)
+                history = running.ids(max(0, start - self.limits.look_back), start)
+                request_id = running.request.request_id
+                found.append(
+                    PlannedSpan(
+                        request_id=request_id, slot=running.slot, start=start, ids=ids, history=history, samples=False
+                    )
+                )
+        return found
+
     def requests(self, plan: StepPlan) -> list[Request]:
         """The requests whose rows choose a token in this plan, in the order of their rows."""
         by_id = {running.request.request_id: running.request for running in self._running}

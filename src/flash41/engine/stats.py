@@ -8,6 +8,8 @@
 
 from dataclasses import dataclass, field
 
+from flash41.checkpoint.expert_counts import ExpertCounts
+
 
 @dataclass(slots=True)
 class DraftCounters:
@@ -82,3 +84,5 @@ class EngineStats:
     """Times a request came to a picture whose rows were there or on their way."""
     num_picture_rows: int
     """Rows of pictures that are kept now."""
+    experts: tuple[ExpertCounts, ...] = ()
+    """Per layer, what became of experts that lie in the files; empty where all weights are in memory."""

@@ -5,6 +5,8 @@ is missing or left over was checked when it was opened.  Weights stay in their s
 a forward needs them.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -13,12 +15,13 @@ from flash41.checkpoint.stored import Scope
 from flash41.config.architecture import ModelConfig
 from flash41.config.run import PoolFormat, Profile
 from flash41.config.topology import LayerSpec, Topology, topology
-from flash41.kernels.interface import ExpertWeights, Kernels
+from flash41.kernels.interface import Kernels
 from flash41.model.attention import Attention
 from flash41.model.backbone import Backbone
 from flash41.model.block import Block
 from flash41.model.compressor import Compressor
 from flash41.model.engram_gate import EngramGate
+from flash41.model.experts import RoutedExperts, expert_weights
 from flash41.model.indexer import Indexer, IndexKey
 from flash41.model.linear import GroupedOutput, Linear, RMSNorm, ScaledLinear
 from flash41.model.mhc import HyperConnection
@@ -35,31 +38,6 @@ def build_backbone(checkpoint: Checkpoint, profile: Profile, pool: PoolFormat, k
     backbone = Builder(checkpoint, profile, pool, kernels).backbone()
     checkpoint.assert_all_bound(Scope.BACKBONE)
     return backbone
-
-
-class MappedExperts:
-    """The routed experts of one layer, taken from the mapping when a token is routed to them."""
-
-    def __init__(self, checkpoint: Checkpoint, prefix: str) -> None:
-        self._checkpoint = checkpoint
-        self._prefix = prefix
-        self._known: dict[int, ExpertWeights] = {}
-        checkpoint.claim(prefix)
-
-    def __call__(self, expert_id: int) -> ExpertWeights:
-        """Views of one expert's stored weights."""
-        if expert_id not in self._known:
-            self._known[expert_id] = expert_weights(self._checkpoint, f"{self._prefix}.{expert_id}")
-        return self._known[expert_id]
-
-
-def expert_weights(checkpoint: Checkpoint, prefix: str) -> ExpertWeights:
-    """`w1`, `w3` and `w2` below a prefix."""
-    return ExpertWeights(
-        w1=checkpoint.quantized(f"{prefix}.w1"),
-        w3=checkpoint.quantized(f"{prefix}.w3"),
-        w2=checkpoint.quantized(f"{prefix}.w2"),
-    )
 
 
 def published_last(layers: Topology, layer_id: int) -> int:
@@ -104,9 +82,15 @@ class Builder:
 
     def backbone(self) -> Backbone:
         """All layers with embedding, final norm and head."""
+        layers = [self.layer(spec) for spec in self.topology.layers]
+        for block, following in pairwise(layers):
+            block.ffn.expect_for(following.ffn)
+        for layer_id, block in enumerate(layers, 1):
+            behind = f"layers.{layer_id}." if layer_id < len(layers) else "head."
+            block.ffn.experts.following = self.checkpoint.dense_ahead(behind)
         return Backbone(
             embed=self.tensor("embed.weight"),
-            layers=[self.layer(spec) for spec in self.topology.layers],
+            layers=layers,
             norm=self.norm("norm.weight"),
             head=self.plain("head.weight", wide=True),
             rope=self.rope,
@@ -205,7 +189,7 @@ class Builder:
             self.tensor(f"{prefix}.gate.weight"),
             self.tensor(f"{prefix}.gate.bias"),
             self.tensor(f"{prefix}.gate.bias_vl"),
-            MappedExperts(self.checkpoint, f"{prefix}.experts"),
+            RoutedExperts(self.checkpoint, f"{prefix}.experts"),
             expert_weights(self.checkpoint, f"{prefix}.shared_experts"),
             topk=topk,
             route_scale=self.config.moe.route_scale,

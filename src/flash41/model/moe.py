@@ -8,8 +8,9 @@ spec: moe.md.
 import torch
 from torch import Tensor, nn
 
-from flash41.kernels.interface import ExpertBank, ExpertWeights, Kernels
+from flash41.kernels.interface import ExpertWeights, Kernels
 from flash41.model.batch import Step
+from flash41.model.experts import Guess, RoutedExperts
 
 
 class MoE(nn.Module):
@@ -20,7 +21,7 @@ class MoE(nn.Module):
         gate: Tensor,
         bias: Tensor,
         bias_vl: Tensor,
-        experts: ExpertBank,
+        experts: RoutedExperts,
         shared_experts: ExpertWeights,
         *,
         topk: int,
@@ -50,7 +51,19 @@ class MoE(nn.Module):
         step.probe(f"{prefix}.router.logits", logits)
         step.probe(f"{prefix}.router.ids", ids)
         step.probe(f"{prefix}.router.weights", weights)
+        self.experts.want(ids, x)
         routed, shared = self._kernels.experts(
             x, ids, weights, self.experts, self.shared_experts, self._limit, self._quantize_input
         )
         return (routed + shared.float()).to(x.dtype)
+
+    def expect_for(self, following: "MoE") -> None:
+        """Lets this layer guess the experts of the one behind it, where those are read from files."""
+        if following.experts.managed is not None:
+            self.experts.guess = Guess(
+                gate=following.gate,
+                bias=following.bias,
+                topk=following._topk,
+                experts=following.experts.managed,
+                kernels=self._kernels,
+            )

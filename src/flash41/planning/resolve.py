@@ -7,18 +7,20 @@ Integers only.  spec: cache.md section 2, config.md sections 4.4 and 4.8.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flash41.cache.budget import split_budget
 from flash41.cache.geometry import PoolGeometry, pool_geometry, row_bytes
 from flash41.cache.geometry_rules import smallest_block_size
 from flash41.cache.placement import Placement, placement
+from flash41.checkpoint.residence import Residence
 from flash41.config.architecture import ModelConfig
-from flash41.config.run import Draft, DraftAccept, RunWish
+from flash41.config.run import Draft, DraftAccept, RunWish, Weights
 from flash41.config.run_rules import check
 from flash41.errors import CapacityError, complaint
 from flash41.planning.images import image_interval, image_plan
 from flash41.planning.pictures import PicturePlan, picture_plan
+from flash41.planning.residence import weights_plan
 
 DEFAULT_MODEL_LEN = 8192
 """Positions of a request where nobody asks for more."""
@@ -71,6 +73,8 @@ class RunPlan:
     """Which drafts stay."""
     draft_tokens: int
     """Drafts per step, by which every ring is deeper; 0 without drafting."""
+    residence: Residence
+    """Which weights are read into memory."""
     pictures: PicturePlan
     """What is kept and encoded of pictures."""
     choices: tuple[Choice, ...]
@@ -94,9 +98,22 @@ def default_block_size(config: ModelConfig) -> int:
     return -(-DEFAULT_BLOCK_SIZE // unit) * unit
 
 
-def resolve(wish: RunWish, config: ModelConfig) -> RunPlan:
-    """The plan of a wish; raises ConfigError or CapacityError with everything that speaks against it."""
+def resolve(wish: RunWish, config: ModelConfig, available_bytes: int | None = None) -> RunPlan:
+    """The plan of a wish; raises ConfigError or CapacityError with everything that speaks against it.
+
+    `available_bytes` is the memory that this process could still take, None where nobody knows.
+    """
     check(wish, config)
+    plan = _caches(wish, config)
+    if available_bytes is None and wish.weights_memory_bytes is None and wish.weights is Weights.AUTO:
+        return plan  # nothing was asked, and nothing is known that could be decided by
+    found = weights_plan(wish, config, cache_bytes=plan.total_bytes, available_bytes=available_bytes)
+    choice = Choice(name="bytes of weights in memory", value=found.resident_bytes, reason=found.reason)
+    return replace(plan, residence=found.residence, choices=(*plan.choices, choice))
+
+
+def _caches(wish: RunWish, config: ModelConfig) -> RunPlan:
+    """The plan without its weights."""
     length = wish.max_model_len or min(DEFAULT_MODEL_LEN, config.max_positions)
     if not config.attention.kv_source_layer_ids:
         return _without_pages(wish, config, length)
@@ -240,6 +257,7 @@ def _plan(
         draft=wish.draft,
         draft_accept=wish.draft_accept or DraftAccept.SHARED_NOISE,
         draft_tokens=draft_tokens(wish, config),
+        residence=Residence(),
         pictures=pictures,
         choices=choices,
     )

@@ -11,7 +11,7 @@ bit.
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from flash41.chat.image_plan import ImagePlan, ImageSizes
 from flash41.chat.images import Picture
 from flash41.chat.protocols import Protocol
+from flash41.checkpoint.expert_counts import ExpertCounts
 from flash41.engine.events import SampledToken
 from flash41.engine.request import FinishReason, SamplingParams
 from flash41.engine.stats import EngineStats
@@ -309,13 +310,16 @@ def _read_failure(kind: str, text: str) -> Exception:
 def figures_of(stats: ServiceStats) -> list[Any]:
     """Figures as they travel."""
     own = [getattr(stats, name) for name in _FIGURES]
-    return [*own, [getattr(stats.engine, name) for name in _ENGINE_FIGURES]]
+    engine = replace(stats.engine, experts=())
+    experts = [asdict(counts) for counts in stats.engine.experts]
+    return [*own, experts, [getattr(engine, name) for name in _ENGINE_FIGURES]]
 
 
 def stats_of(values: Sequence[Any]) -> ServiceStats:
     """Figures that travelled."""
-    *own, engine = values
+    *own, experts, engine = values
     known = dict(zip(_ENGINE_FIGURES, engine, strict=True))
+    known["experts"] = [ExpertCounts(**counts) for counts in experts]
     return ServiceStats(engine=EngineStats(**_tupled(known)), **dict(zip(_FIGURES, own, strict=True)))
 
 

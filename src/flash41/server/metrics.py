@@ -4,12 +4,13 @@ Engine figures are read from the service when somebody asks; HTTP figures are co
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from flash41.checkpoint.expert_counts import ExpertCounts
 from flash41.server.limits import Gate
 from flash41.server.service import Service, ServiceStats
 
@@ -41,6 +42,14 @@ COUNTERS = (
 POSITION_COUNTERS = (
     ("drafted_tokens", "Drafts verified, by position behind the newest token, from 1.", "drafted_tokens"),
     ("accepted_tokens", "Of these, tokens of an answer.", "accepted_tokens"),
+)
+LAYER_COUNTERS = (
+    ("expert_hits", "Experts of a forward that were in memory, or on their way.", "num_hits"),
+    ("expert_misses", "Experts of a forward that had to be read from the disk.", "num_misses"),
+    ("expert_read_bytes", "Bytes of experts asked of the disk.", "read_bytes"),
+    ("expert_moves", "Times an expert was moved into memory.", "num_moves"),
+    ("expert_guesses", "Experts asked for ahead from a guess at the next layer's choice.", "num_expected"),
+    ("expert_right_guesses", "Of these, chosen next.", "num_right"),
 )
 OWN_COUNTERS = (
     ("steps", "Steps computed.", "num_steps"),
@@ -100,7 +109,21 @@ class _EngineFigures(Collector):
             for position, value in enumerate(getattr(stats.engine, field), 1):
                 family.add_metric((str(position),), value)
             yield family
+        yield from _expert_families(stats.engine.experts)
         for name, text, field in OWN_COUNTERS:
             yield CounterMetricFamily(f"flash41_engine_{name}", text, value=getattr(stats, field))
         age = time.monotonic() - stats.taken
         yield GaugeMetricFamily("flash41_engine_figures_age_seconds", "Age of these figures.", value=age)
+
+
+def _expert_families(layers: Sequence[ExpertCounts]) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    """What became of experts that lie in the files, by layer."""
+    hot = GaugeMetricFamily("flash41_engine_hot_experts", "Experts kept in memory.", labels=("layer",))
+    for counts in layers:
+        hot.add_metric((counts.layer,), counts.num_hot)
+    yield hot
+    for name, text, field in LAYER_COUNTERS:
+        family = CounterMetricFamily(f"flash41_engine_{name}", text, labels=("layer",))
+        for counts in layers:
+            family.add_metric((counts.layer,), getattr(counts, field))
+        yield family

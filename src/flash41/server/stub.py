@@ -29,7 +29,7 @@ from flash41.server.wishes import converted, watcher_of
 Script = Callable[[Job], Sequence[int]]
 """Token ids of the answer to a job; EOS follows by itself."""
 LOGPROB = -0.5
-TUPLES = ("approximate", "drafted_tokens", "accepted_tokens")
+TUPLES = ("approximate", "drafted_tokens", "accepted_tokens", "experts")
 """Figures of an engine that are lists."""
 
 

@@ -58,3 +58,14 @@ def test_speeds_of_approximate_answers_are_labelled() -> None:
     plain = invoke("bench", "latency", *SMALL, "--prefix-replay")
     assert plain.stdout.splitlines()[0] == "approximate: prefix-replay"
     assert "approximate" not in invoke("bench", "latency", *SMALL).stdout
+
+
+def test_experts_that_stay_in_the_files_are_told_by_layer() -> None:
+    result = invoke("bench", "latency", *SMALL, "--weights", "mapped", "--json")
+    layers = json.loads(result.stdout)["experts"]
+    assert [layer["layer"] for layer in layers] == [f"layers.{number}" for number in range(5)]
+    assert all(layer["num_hits"] + layer["num_misses"] > 0 for layer in layers)
+    told = invoke("bench", "latency", *SMALL, "--weights", "mapped").stdout.splitlines()[0]
+    assert told.startswith("experts: ")
+    assert "0 are kept there" in told
+    assert "experts" not in invoke("bench", "latency", *SMALL, "--weights", "resident").stdout

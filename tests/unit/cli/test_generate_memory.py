@@ -69,6 +69,8 @@ class OpenedError(Exception):
         ((), {"decoder_replay": False, "prefix_replay": False}),
         ((), {"draft": "off", "draft_accept": None}),
         (("--draft", "adaptive", "--draft-accept", "rejection"), {"draft": "adaptive", "draft_accept": "rejection"}),
+        ((), {"weights": "auto", "weights_memory_bytes": None}),
+        (("--weights", "resident", "--weights-memory", "2G"), {"weights": "resident", "weights_memory_bytes": 2**31}),
         (("--decoder-replay", "--prefix-replay"), {"decoder_replay": True, "prefix_replay": True}),
     ],
 )
@@ -130,7 +132,8 @@ def test_every_choice_of_a_plan_is_logged(default_directory: Path, caplog: pytes
     lines = [record.getMessage() for record in caplog.records if record.name == "flash41.engine.llm"]
     assert lines == [str(choice) for choice in llm.plan.choices]
     assert lines[0].startswith("slots 2: ")
-    assert len(lines) == 7
+    assert len(lines) == 8
+    assert lines[7].startswith("bytes of weights in memory ")
     assert lines[3].startswith("images 12: ")
 
 

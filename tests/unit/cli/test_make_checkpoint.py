@@ -48,11 +48,48 @@ def test_any_config_can_be_followed(tmp_path: Path, like: Path) -> None:
     assert invoke("doctor", tmp_path / "out").exit_code == 0
 
 
-def test_without_sparse_it_is_refused_with_the_alternative(tmp_path: Path) -> None:
-    result = invoke("make-checkpoint", tmp_path / "out")
+@pytest.mark.parametrize("options", [(), ("--sparse", "--slice", "layers=1,experts=6")])
+def test_it_is_one_of_two_kinds_or_refused_with_the_alternatives(tmp_path: Path, options: tuple[str, ...]) -> None:
+    result = invoke("make-checkpoint", tmp_path / "out", *options)
     assert result.exit_code == 2
-    assert "add --sparse" in result.output
-    assert "flash41 make-tiny" in result.output
+    for part in ("--sparse", "--slice", "flash41 make-tiny"):
+        assert part in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_slice_is_made_and_told(tmp_path: Path) -> None:
+    command = ("make-checkpoint", tmp_path / "out", "--like", TINY, "--slice", "layers=4,experts=5,engram=300")
+    result = invoke(*command)
+    assert result.exit_code == 0, result.output
+    assert "4 layers (1 WINDOW, 1 FULL, 1 REUSE, 1 REINDEX), 5 experts each, " in result.output
+    assert " n-gram rows, " in result.output
+    assert invoke("doctor", tmp_path / "out").exit_code == 0
+    assert isinstance(invoke(*command).exception, CheckpointError)
+    assert invoke(*command, "--force", "--seed", "2").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        ("layers=4", "experts missing"),
+        ("layers=4,experts=5,layers=4", "got 'layers=4'"),
+        ("layers=4;experts=5", "got 'layers=4;experts=5'"),
+        ("layers=-1,experts=5", "got 'layers=-1'"),
+        ("", "got ''"),
+    ],
+)
+def test_a_slice_that_cannot_be_read_is_a_usage_error(tmp_path: Path, parts: str, complaint: str) -> None:
+    result = invoke("make-checkpoint", tmp_path / "out", "--slice", parts)
+    assert result.exit_code == 2
+    assert complaint in result.output
+    assert "layers=N,experts=M" in result.output
+
+
+def test_a_slice_larger_than_its_model_is_refused_with_every_fault(tmp_path: Path) -> None:
+    result = invoke("make-checkpoint", tmp_path / "out", "--slice", "layers=99,experts=2")
+    assert isinstance(result.exception, ConfigError)
+    assert "layers of a slice: got 99" in str(result.exception)
+    assert "experts of a slice: got 2" in str(result.exception)
     assert not (tmp_path / "out").exists()
 
 

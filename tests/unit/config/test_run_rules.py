@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flash41.config.architecture import ModelConfig
-from flash41.config.run import Draft, DraftAccept, PoolDtype, Profile, RunWish
+from flash41.config.run import Draft, DraftAccept, PoolDtype, Profile, RunWish, Weights
 from flash41.config.run_rules import check, refusals
 from flash41.errors import ConfigError
 from helpers.config_documents import release_config, tiny_config
@@ -301,3 +301,12 @@ def test_faults_of_any_set_of_switches_are_the_faults_of_each(names: set[str]) -
     alone = [fault for name in names for fault in refusals(RunWish(**{name: REFUSED[name]}), RELEASE)]
     assert len(alone) >= len(names)
     assert sorted(together) == sorted(alone)
+
+
+def test_a_budget_for_weights_that_stay_in_the_files_is_refused() -> None:
+    wish = RunWish(weights=Weights.MAPPED, weights_memory_bytes=1 << 30)
+    assert refusals(wish, release_config()) == [
+        "weights: got 'mapped', expected 'auto' or 'resident' with weights_memory_bytes (mapped keeps nothing)"
+    ]
+    assert refusals(RunWish(weights=Weights.MAPPED), release_config()) == []
+    assert refusals(RunWish(weights_memory_bytes=0), release_config()) == ["weights_memory_bytes: got 0, expected > 0"]

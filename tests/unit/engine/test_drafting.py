@@ -1,6 +1,6 @@
 """Drafting in an engine whose model is a table: what is proposed, what stays, and what is cut behind a stop."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from flash41.engine import speculative
 from flash41.engine.drafting import Drafting
 from flash41.engine.engine import Engine
 from flash41.engine.limits import SchedulerLimits
-from flash41.engine.plan import StepPlan
+from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.request import FinishReason, Request, SamplingParams
 from flash41.engine.schedule import DraftSchedule
 from flash41.errors import ProtocolError
@@ -35,6 +35,9 @@ class TableRunner:
 
     num_rows: list[int] = field(default_factory=list)
     kept: list[tuple[int, int]] = field(default_factory=list)
+
+    def foresee(self, spans: Sequence[PlannedSpan]) -> None:
+        """Nothing lies in files."""
 
     def stage(self, plan: StepPlan, _: Any = None) -> StepPlan:
         return plan

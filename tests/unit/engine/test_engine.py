@@ -14,7 +14,7 @@ from flash41.engine.events import TokenEvent
 from flash41.engine.image_rows import ImageRows
 from flash41.engine.limits import SchedulerLimits
 from flash41.engine.load import LoadedModel
-from flash41.engine.plan import StepPlan
+from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.request import FinishReason, Request, SamplingParams
 from flash41.engine.runner import Runner, Staged
 from flash41.errors import CheckpointError, ProtocolError, RequestError
@@ -150,6 +150,9 @@ class Meddler:
     def __init__(self, runner: Runner, meddle: Callable[[], None]) -> None:
         self._runner = runner
         self._meddle = meddle
+
+    def foresee(self, spans: Sequence[PlannedSpan]) -> None:
+        """Nothing lies in files."""
 
     def stage(self, plan: StepPlan, rows: ImageRows | None = None) -> Staged:
         return self._runner.stage(plan, rows)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flash41.chat.protocols import Protocol
+from flash41.checkpoint.expert_counts import ExpertCounts
 from flash41.engine.events import SampledToken
 from flash41.engine.request import FinishReason, SamplingParams
 from flash41.engine.stats import EngineStats
@@ -50,7 +51,8 @@ FACTS = ModelFacts(
 
 
 def stats(numbers: int = 3) -> ServiceStats:
-    lists = {"approximate": ("prefix-replay",), "drafted_tokens": (5, 4), "accepted_tokens": (3,)}
+    lists: dict[str, Any] = {"approximate": ("prefix-replay",), "drafted_tokens": (5, 4), "accepted_tokens": (3,)}
+    lists["experts"] = (ExpertCounts(layer="layers.0", num_hits=numbers, read_bytes=1 << 40),)
     engine: dict[str, Any] = {
         field.name: lists.get(field.name, numbers + k) for k, field in enumerate(fields(EngineStats))
     }

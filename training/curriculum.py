@@ -1,12 +1,12 @@
 """What is trained when: context lengths, mixtures of families, and how wide a selection is.
 
     phase     tokens up to   context   selection
-    words          2 M          128    every visible row: scorers imitate before anything depends on them
-    pages          8 M          256    every visible row
-    rows          20 M          512    the model's own top-k and candidate blocks
-    books         40 M        2,048    the model's own
-    end              -        2,048    the model's own; the learning rate falls from `--tokens` minus a fifth on
+    words        1.5 M          128    every visible row: scorers imitate before anything depends on them
+    pages          5 M          224    every visible row
+    rows          16 M          512    the model's own top-k and candidate blocks
+    books            -        2,048    the model's own
 
+The learning rate falls over the last fifth of the planned tokens, whatever the phase.
 A phase is a function of the tokens that were trained so far, so a resumed run is in the phase it left.
 """
 
@@ -52,9 +52,9 @@ class Phase:
 
 
 PHASES = (
-    Phase(name="words", until_tokens=2e6, longest=128, batch_tokens=2048, dense=True, prompt_weight=0.1),
-    Phase(name="pages", until_tokens=8e6, longest=384, batch_tokens=4096, dense=True, prompt_weight=0.05),
-    Phase(name="rows", until_tokens=20e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
+    Phase(name="words", until_tokens=1.5e6, longest=128, batch_tokens=2048, dense=True, prompt_weight=0.1),
+    Phase(name="pages", until_tokens=5e6, longest=224, batch_tokens=3072, dense=True, prompt_weight=0.05),
+    Phase(name="rows", until_tokens=16e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
     Phase(name="books", until_tokens=float("inf"), longest=2048, batch_tokens=6144, dense=False, prompt_weight=0.02),
 )
 

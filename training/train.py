@@ -142,7 +142,7 @@ def parse(arguments: list[str]) -> Wish:
     parser.add_argument("--resume", type=Path, help="state file to go on from")
     parser.add_argument("--stage", choices=list(STAGES), default="target", help="what is trained")
     parser.add_argument("--seed", type=int, default=1, help="of weights and corpus")
-    parser.add_argument("--tokens", type=float, default=60e6, help="planned tokens; the last fifth of them cools down")
+    parser.add_argument("--tokens", type=float, default=40e6, help="planned tokens; the last fifth of them cools down")
     parser.add_argument("--report-steps", type=int, default=20, help="steps between reports and saved states")
     parser.add_argument("--evaluate-minutes", type=float, default=20.0, help="minutes between evaluations")
     parser.add_argument("--max-steps", type=int, help="stop after this many steps")

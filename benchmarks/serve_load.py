@@ -1,22 +1,32 @@
 """The server under load: many streaming clients at once, some of which go away.
 
-    python benchmarks/serve_load.py [--quick] [--clients N] [--tokens N] [--rounds N]
+    python benchmarks/serve_load.py [--quick] [--clients N] [--tokens N] [--rounds N] [--long N] [--turns N]
 
 starts `flash41 serve` with the embedded default and prints JSON lines, the last of which joins what was found:
 
     {"round": 1, "survivors": 51, "gone": 13, "seconds": 21.3, ...}
-    {"equal_to_solo": true, "leaks": {}, "http_overhead": 0.021, ...}
+    {"turn": 1, "library_milliseconds": 2.41, "http_milliseconds": 2.44, ...}
+    {"equal_to_solo": true, "leaks": {}, "http_overhead": 0.012, "added_time": 0.018, ...}
 
 Each round is one load.  A fifth of the clients, chosen by a fixed seed, close their connection at a random token.  What
 must hold:
 
 - every survivor's text is, character for character, what the library gives for the same request alone;
-- when a load is over, nothing is left: answers, requests, pages in use, tasks, open files, and after the first round
-  memory, are back where they were;
-- HTTP costs little: CPU seconds of all threads of the server but the engine's, over those of the engine's, while all
-  clients stay.  CPU seconds are compared, since clients and server share this machine.
+- when a load is over, nothing is left: answers, requests, pages in use, tasks, and of both processes open files,
+  threads, and after the first round memory, are back where they were.
 
-The exit status is 1 when one of the first two does not hold.
+Then the same requests, with longer answers and nobody leaving, are computed by the library in this process and through
+HTTP in turns (library, HTTP, library, ...), with the same slots.  The library computes ids only and makes no text of
+them; the engine is all that works then.  Of the medians over the turns:
+
+- `http_overhead` is what HTTP adds to the engine's work per token: CPU seconds of the engine's process under HTTP over
+  those of the library, less 1;
+- `added_time` is what it adds to the time of a token: wall-clock seconds through HTTP, from the first client to the end
+  of the last, over those of the library, less 1;
+- the CPU of the HTTP process and of the clients, which share the machine, stand beside them per token.
+
+On a machine whose cores are busy otherwise, or with one core, `added_time` also counts what waits for a core.  The exit
+status is 1 when a text differs, something is left, or the server's status is not 0.
 """
 
 import argparse
@@ -24,6 +34,7 @@ import asyncio
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -36,9 +47,9 @@ from flash41 import LLM, SamplingParams, __version__
 from flash41.engine.request import FinishReason
 
 GONE_SHARE = 0.2
-FULL = (64, 24, 3)
-"""Clients, tokens of an answer, and rounds."""
-QUICK = (10, 4, 2)
+FULL = (64, 24, 3, 32, 9)
+"""Clients, tokens of an answer, and rounds; tokens of a longer answer, and turns."""
+QUICK = (10, 4, 2, 8, 1)
 """The same with --quick."""
 SLOTS = 8
 SETTLE_SECONDS = 20.0
@@ -114,29 +125,37 @@ class Server:
             found: dict[str, Any] = json.load(reply)
         return found
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process that speaks HTTP, and its child that computes."""
+        parent = self.process.pid
+        (engine,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return {"http": parent, "engine": int(engine)}
+
     def cpu_seconds(self) -> dict[str, float]:
-        """Of every thread, by its number."""
         found = {}
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            fields = (task / "stat").read_text().rpartition(")")[2].split()
-            found[task.name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        for name, pid in self.pids.items():
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return found
 
     def held(self) -> dict[str, int]:
         """Everything that must be as before when nothing is going on."""
-        stats, place = self.stats(), Path(f"/proc/{self.process.pid}")
+        stats = self.stats()
+        places = {name: Path(f"/proc/{pid}") for name, pid in self.pids.items()}
         return {
             "open_answers": stats["open_answers"],
             "running": stats["engine"]["num_running"],
             "waiting": stats["engine"]["num_waiting"],
             "used_pages": stats["engine"]["num_used_pages"],
             "tasks": stats["tasks"],
-            "files": len(list((place / "fd").iterdir())),
-            "threads": len(list((place / "task").iterdir())),
+            **{f"{name}_files": len(list((place / "fd").iterdir())) for name, place in places.items()},
+            **{f"{name}_threads": len(list((place / "task").iterdir())) for name, place in places.items()},
         }
 
-    def memory_bytes(self) -> int:
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    def memory_bytes(self) -> dict[str, int]:
+        size = os.sysconf("SC_PAGE_SIZE")
+        return {name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * size for name, pid in self.pids.items()}
 
     def settled(self, before: dict[str, int]) -> dict[str, int]:
         """What is held when it has come down to `before`, or after a while."""
@@ -161,22 +180,23 @@ def alone(llm: LLM, ask: Ask) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The server under load.")
     parser.add_argument("--quick", action="store_true", help="a small load; shows that everything runs")
-    parser.add_argument("--clients", type=int)
-    parser.add_argument("--tokens", type=int)
-    parser.add_argument("--rounds", type=int)
+    for name in ("clients", "tokens", "rounds", "long", "turns"):
+        parser.add_argument(f"--{name}", type=int)
     arguments = parser.parse_args()
-    num_clients, num_tokens, num_rounds = QUICK if arguments.quick else FULL
-    wanted = asks(arguments.clients or num_clients, arguments.tokens or num_tokens)
-    staying = [ask for ask in wanted if ask.leaves_after is None]
+    known = QUICK if arguments.quick else FULL
+    given = (arguments.clients, arguments.tokens, arguments.rounds, arguments.long, arguments.turns)
+    num_clients, num_tokens, num_rounds, num_long, num_turns = (a or b for a, b in zip(given, known, strict=True))
+    wanted = asks(num_clients, num_tokens)
     llm = LLM(max_num_seqs=SLOTS)
-    solo = [alone(llm, ask) for ask in staying]
+    solo = [alone(llm, ask) for ask in wanted if ask.leaves_after is None]
     server = Server()
     try:
-        found = rounds(server, wanted, solo, arguments.rounds or num_rounds)
-        found |= measure(server, staying)
+        found = rounds(server, wanted, solo, num_rounds)
+        found |= compared(llm, server, asks(num_clients, num_long), num_turns)
     finally:
-        server.process.terminate()
-        status = server.process.wait(60)
+        with server.process as process:  # closes its pipe
+            process.terminate()
+            status = process.wait(60)
     ok = found["equal_to_solo"] and not found["leaks"] and status == 0
     print(json.dumps({**found, "exit_status": status, "clients": len(wanted), "version": __version__}))
     sys.exit(0 if ok else 1)
@@ -184,7 +204,7 @@ def main() -> None:
 
 def rounds(server: Server, wanted: list[Ask], solo: list[str], count: int) -> dict[str, Any]:
     """Loads with clients that go away: are the others' texts right, and is everything given back?"""
-    before, memory, is_equal = server.held(), list[int](), True
+    before, memory, is_equal = server.held(), list[dict[str, int]](), True
     for number in range(1, count + 1):
         started = time.perf_counter()
         texts = asyncio.run(load(server.port, wanted))
@@ -196,23 +216,56 @@ def rounds(server: Server, wanted: list[Ask], solo: list[str], count: int) -> di
         gone = sum(text is None for text in texts)
         line = {"round": number, "survivors": len(survivors), "gone": gone, "seconds": round(seconds, 2)}
         print(json.dumps({**line, "memory_bytes": memory[-1]}), flush=True)
-    leaks = {name: [before[name], now[name]] for name in before if now[name] != before[name]}
-    if memory[-1] > memory[0] + MEMORY_SLACK_BYTES:
-        leaks["memory_bytes"] = [memory[0], memory[-1]]
+    leaks: dict[str, Any] = {name: [before[name], now[name]] for name in before if now[name] != before[name]}
+    for name, first in memory[0].items():
+        if memory[-1][name] > first + MEMORY_SLACK_BYTES:
+            leaks[f"{name}_memory_bytes"] = [first, memory[-1][name]]
     return {"equal_to_solo": is_equal, "leaks": leaks}
 
 
-def measure(server: Server, wanted: list[Ask]) -> dict[str, float]:
-    """CPU seconds of engine and HTTP while all clients stay; the engine's thread is the one that works most."""
+Figures = dict[str, float]
+"""Milliseconds per token, by what they are."""
+
+
+def by_library(llm: LLM, wanted: list[Ask]) -> Figures:
+    """All requests at once in this process."""
+    requests = []
+    for ask in wanted:
+        params = SamplingParams(max_tokens=ask.body["max_tokens"])
+        requests.append(llm.request(llm.codec.encode(llm.codec.convert(ask.body)).ids, params, ask.body["seed"]))
+    wall, spent = time.perf_counter(), time.process_time()
+    tokens = sum(len(answer.tokens) for answer in llm.as_finished(requests))
+    wall, spent = time.perf_counter() - wall, time.process_time() - spent
+    return per_token(tokens, library=wall, library_cpu=spent)
+
+
+def by_http(server: Server, wanted: list[Ask]) -> Figures:
+    """All requests at once by clients of the server, all of them in this process."""
     before, tokens = server.cpu_seconds(), server.stats()["engine"]["num_generated_tokens"]
+    wall, spent = time.perf_counter(), time.process_time()
     asyncio.run(load(server.port, wanted))
-    spent = [seconds - before.get(task, 0.0) for task, seconds in server.cpu_seconds().items()]
-    tokens = server.stats()["engine"]["num_generated_tokens"] - tokens
-    engine = max(spent)
-    return {
-        "http_overhead": round((sum(spent) - engine) / engine, 4),
-        "engine_cpu_milliseconds_per_token": round(1000 * engine / tokens, 3),
-    }
+    wall, spent = time.perf_counter() - wall, time.process_time() - spent
+    after, tokens = server.cpu_seconds(), server.stats()["engine"]["num_generated_tokens"] - tokens
+    cpu = {name: after[name] - before[name] for name in after}
+    return per_token(tokens, http=wall, engine_cpu=cpu["engine"], http_process_cpu=cpu["http"], clients_cpu=spent)
+
+
+def per_token(tokens: int, **seconds: float) -> Figures:
+    return {f"{name}_milliseconds": round(1000 * value / tokens, 3) for name, value in seconds.items()}
+
+
+def compared(llm: LLM, server: Server, wanted: list[Ask], num_turns: int) -> dict[str, float]:
+    """The library and HTTP in turns, the library first and last."""
+    staying = [Ask(body=ask.body, leaves_after=None) for ask in wanted]
+    library, http = [by_library(llm, staying)], list[Figures]()
+    for number in range(1, num_turns + 1):
+        http.append(by_http(server, staying))
+        library.append(by_library(llm, staying))
+        print(json.dumps({"turn": number, **http[-1], **library[-1]}), flush=True)
+    found = {name: statistics.median(turn[name] for turn in turns) for turns in (library, http) for name in turns[0]}
+    overhead = found["engine_cpu_milliseconds"] / found["library_cpu_milliseconds"] - 1
+    added = found["http_milliseconds"] / found["library_milliseconds"] - 1
+    return {"http_overhead": round(overhead, 4), "added_time": round(added, 4), **found}
 
 
 if __name__ == "__main__":

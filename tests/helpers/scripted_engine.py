@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from flash41.chat.images import Picture
 from flash41.config.run import Draft, DraftAccept
 from flash41.engine.drafting import Drafting
 from flash41.engine.engine import Engine
+from flash41.engine.image_shelf import ShelfLimits
 from flash41.engine.limits import SchedulerLimits
-from flash41.engine.plan import PlannedSpan, StepPlan
+from flash41.engine.plan import PlannedEncoding, PlannedSpan, StepPlan
 from flash41.engine.replay import Replay
 from flash41.engine.request import Request, SamplingParams
 from flash41.engine.reuse import ReuseLimits
@@ -51,7 +53,7 @@ class ScriptedRunner:
     images: dict[int, Text] = field(default_factory=dict)
     num_rows: int = 0
 
-    def stage(self, plan: StepPlan) -> StepPlan:
+    def stage(self, plan: StepPlan, _: Any = None) -> StepPlan:
         return plan
 
     def run(self, plan: StepPlan) -> Any:
@@ -107,6 +109,23 @@ class ScriptedRunner:
         return span.pages[position // self.block_size], position % self.block_size
 
 
+@dataclass(slots=True)
+class ScriptedPictures:
+    """Stands in for `engine.pictures.EncodedPictures`: names in the place of rows, and every span finds its own."""
+
+    names: set[bytes] = field(default_factory=set)
+
+    def rows_for(self, plan: StepPlan, picture_of: Callable[[PlannedEncoding], Picture]) -> set[bytes]:
+        self.names -= set(plan.forgets)
+        for encoding in plan.encodings:
+            assert picture_of(encoding).identity == encoding.identity
+            self.names.add(encoding.identity)
+        for span in plan.spans:
+            reached = {one.identity for one in span.images if one.start < span.end and one.end > span.start}
+            assert reached <= self.names, "a span reaches a picture that is not there"
+        return self.names
+
+
 def scripted_engine(
     *,
     num_pages: int,
@@ -119,8 +138,12 @@ def scripted_engine(
     decoder: bool = False,
     prefix: bool = False,
     draft: Draft = Draft.OFF,
+    pictures: ShelfLimits | None = None,
 ) -> Engine:
-    """An engine over `num_pages` pages; `interval` counts pages.  Without images nothing is reused."""
+    """An engine over `num_pages` pages; `interval` counts pages.  Without images nothing is reused.
+
+    With `pictures` it takes some, which nobody encodes: only who needs which, and when, is looked at.
+    """
     replay = Replay(window=2, decoder=decoder, prefix=prefix)
     num_images = 0 if prefix else num_images
     reuse = ReuseLimits(layout_id="scripted", num_images=num_images, image_interval=interval * block_size)
@@ -133,10 +156,12 @@ def scripted_engine(
         num_pages=num_pages,
         reuse=reuse if num_images or prefix else None,
         replay=replay,
+        images=pictures,
     )
     runner: Any = ScriptedRunner(block_size, replay)
     if draft is Draft.OFF:
-        return Engine(runner, limits)
+        shelf: Any = None if pictures is None else ScriptedPictures()
+        return Engine(runner, limits, pictures=shelf)
     ticks = itertools.count()
     schedule = DraftSchedule(WIDTH, clock=lambda: float(next(ticks))) if draft is Draft.ADAPTIVE else None
     return Engine(runner, limits, Drafting(runner, WIDTH, DraftAccept.SHARED_NOISE, schedule))

@@ -13,7 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flash41.config.run import Draft
 from flash41.engine.engine import Engine
 from flash41.engine.events import SampledToken, Verified
+from flash41.engine.image_shelf import ShelfLimits
+from flash41.engine.prompt_images import placed
 from flash41.engine.request import FinishReason, Request
+from helpers.picturing import drawn
 from helpers.scripted_engine import (
     EOS,
     WIDTH,
@@ -80,6 +83,47 @@ def test_two_thousand_requests_leave_the_pool_as_at_start(num_images: int, draft
     if draft is Draft.ON:
         assert 0 < sum(stats.accepted_tokens) < sum(stats.drafted_tokens)
         assert stats.num_block_tokens > 1.2 * stats.num_draft_blocks
+    assert_all_given_back(tested)
+
+
+def test_requests_with_pictures_come_and_go_and_leave_no_lease() -> None:
+    pictures = [drawn(60, 45, seed=seed) for seed in range(4)]
+    num_rows, num_patches = pictures[0].plan.num_tokens, pictures[0].plan.num_patches
+    dice, longest = random.Random(5), 40
+    tested = scripted_engine(
+        num_pages=15,
+        slots=4,
+        rows=12,
+        longest=longest,
+        pictures=ShelfLimits(num_rows=2 * num_rows, num_patches=num_patches),
+    )
+    opened: dict[int, Request] = {}
+    for number in range(150):
+        text = [dice.randint(2, 7) for _ in range(dice.randint(1, 6))]
+        shown = [dice.choice(pictures) for _ in range(dice.randint(0, 2))]
+        places = sorted(dice.sample(range(len(text) + 1), min(len(shown), len(text) + 1)), reverse=True)
+        for place in places:
+            text.insert(place, 0)
+        ids, images = placed(text, shown[: len(places)], 0)
+        one = scripted_request(number, ids, dice.randint(4, 12))
+        one.images = images
+        tested.add(one)
+        opened[number] = one
+        for _ in range(dice.randint(0, 4)):
+            tested.step()
+            tested.scheduler.check_integrity()
+        if dice.random() < 0.15:
+            tested.abort(dice.choice(list(opened)))
+        for key in [key for key, old in opened.items() if old.finish_reason is not None]:
+            check(opened.pop(key), longest)
+    run(tested)
+    for one in opened.values():
+        check(one, longest)
+    shelf = tested.scheduler.shelf
+    assert shelf.num_held == 0
+    assert tested.stats.num_pictures_encoded > 20
+    assert tested.stats.num_pictures_found > 20
+    assert tested.stats.num_preemptions > 0
     assert_all_given_back(tested)
 
 

@@ -238,7 +238,8 @@ def test_nothing_is_left_in_the_engine_and_the_log_is_json(server: ServerProcess
 
 
 def test_sigterm_under_load_finishes_what_is_open_and_ends_with_status_0(server: ServerProcess) -> None:
-    """The last test: it ends the server."""
+    """The last test: it ends the server.  The signal reaches the engine's process too, which leaves it to the other."""
+    engine_pid = server.engine_pid
     headers, body = {"authorization": f"Bearer {KEY}"}, {"messages": HELLO, "max_tokens": 10, "seed": 1, "stream": True}
     texts: list[str] = []
 
@@ -255,3 +256,8 @@ def test_sigterm_under_load_finishes_what_is_open_and_ends_with_status_0(server:
         client.join(60)
     assert len(texts) == len(clients)
     assert all(text.endswith("data: [DONE]\n\n") and '"finish_reason":"length"' in text for text in texts)
+    assert not Path(f"/proc/{engine_pid}").exists(), "neither an orphan nor a zombie"
+    log = server.end_of_log()
+    assert log.pop() == "tensors=False\n", "HTTP loads no tensors, whatever it served"
+    assert {json.loads(line)["level"] for line in log} <= {"info", "warning"}
+    assert any("kernels" in json.loads(line)["message"] for line in log), "the engine's process logs in the same form"

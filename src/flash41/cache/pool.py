@@ -26,7 +26,8 @@ class StridedRows:
     """Rows inside a larger record: [outer, inner, bytes of a row], the last dim dense; codes before scales."""
 
     def __init__(self, memory: Tensor, codec: RowCodec) -> None:
-        self._memory = memory
+        # Rows that do not pack are values from end to end.
+        self._memory = memory if codec.packs else memory.view(codec.code_dtype)
         self._inner = memory.shape[1]
         self._codec = codec
 
@@ -37,22 +38,19 @@ class StridedRows:
 
     def write(self, addresses: Tensor, rows: Rows) -> None:
         """Stores rows [n, channels] at flat row numbers outer * inner + row."""
-        codes, scales = self._codec.encode(rows)
-        stored = codes.contiguous().view(torch.uint8)
+        stored, scales = self._codec.encode(rows)
         if scales is not None:
-            stored = torch.cat((stored, scales.contiguous().view(torch.uint8)), -1)
+            stored = torch.cat((stored.contiguous(), scales.contiguous().view(torch.uint8)), -1)
         self._memory[addresses // self._inner, addresses % self._inner] = stored
 
     def read(self, addresses: Tensor) -> Tensor:
         """Rows [..., channels] at flat row numbers."""
-        flat = addresses.reshape(-1)
-        stored = self._memory[flat // self._inner, flat % self._inner]
+        stored = self._memory[addresses // self._inner, addresses % self._inner]
+        if not self._codec.packs:
+            return stored
         cut = self._codec.code_bytes
-        if not self._codec.num_scales:
-            values = self._codec.decode(stored.view(self._codec.code_dtype), None)
-        else:
-            values = self._codec.decode(stored[:, :cut], stored[:, cut:])
-        return values.view(*addresses.shape, self._codec.channels)
+        flat = stored.flatten(0, -2)
+        return self._codec.decode(flat[:, :cut], flat[:, cut:]).view(*addresses.shape, self._codec.channels)
 
 
 class TiledRows:

@@ -171,12 +171,19 @@ class StoreView:
         self.spans = spans
         self._store = store
         self._groups: dict[int, tuple[ClosedGroups, Tensor]] = {}
+        self._planes: dict[tuple[int, ...], Tensor] = {}
         if not spans:
             return  # the tail of a step that holds none
-        self._slots = torch.cat([torch.full((span.length,), span.slot) for span in spans])
-        self._positions = torch.cat([torch.arange(span.start, span.end) for span in spans])
-        self._starts = torch.cat([torch.full((span.length,), span.start) for span in spans])
+        self._slots, self._starts, self._ends, self._floors, self._shifts = self._of_rows(
+            [(span.slot, span.start, span.end, span.window_start, span.start - span.offset) for span in spans]
+        )
+        self._positions = torch.arange(len(self._shifts)) + self._shifts
         self._plan_window()
+
+    def _of_rows(self, of_spans: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+        """Numbers of each span as int64 [T] each, the same for all its rows."""
+        lengths = torch.tensor([span.length for span in self.spans])
+        return torch.tensor(of_spans).repeat_interleave(lengths, 0).unbind(1)
 
     def _plan_window(self) -> None:
         """Ring addresses and per-query indices, the same for every layer.
@@ -190,21 +197,24 @@ class StoreView:
         for span in self.spans:
             first = max(span.window_start, span.start - shape.window + 1)
             prefixes.append(span.slot * shape.ring + torch.arange(first, span.start) % shape.ring)
-            shifts.append(torch.full((span.length,), total - first))
+            shifts.append((total - first,))
             total += span.start - first
-        self._prefix = torch.cat(prefixes)
-        floors = torch.cat([torch.full((span.length,), span.window_start) for span in self.spans])
-        first_seen = torch.maximum(self._positions - shape.window + 1, floors)
+        self._prefix = prefixes[0] if len(prefixes) == 1 else torch.cat(prefixes)
+        positions, first_seen = self._positions, torch.maximum(self._positions - (shape.window - 1), self._floors)
         seen = first_seen.unsqueeze(1) + torch.arange(shape.window)
-        batch_shift = total + torch.arange(len(self._positions)) - self._positions
-        shift = torch.where(seen < self._starts.unsqueeze(1), torch.cat(shifts).unsqueeze(1), batch_shift.unsqueeze(1))
-        self._window_counts = self._positions - first_seen + 1
-        real = torch.arange(shape.window) < self._window_counts.unsqueeze(1)
-        self._window_index = torch.where(real, seen + shift, 0)
+        in_prefix, in_batch = self._of_rows(shifts)[0], total - self._shifts
+        shift = torch.where(seen < self._starts.unsqueeze(1), in_prefix.unsqueeze(1), in_batch.unsqueeze(1))
+        self._window_index = (seen + shift).masked_fill_(seen > positions.unsqueeze(1), 0)
+        self._window_counts = positions - first_seen + 1
         # A chunk may be wider than the ring: only its last rows survive, and a ring address is written once.
-        ends = torch.cat([torch.full((span.length,), span.end) for span in self.spans])
-        self.surviving = (self._positions >= ends - shape.ring).nonzero().squeeze(1)
-        self._ring_addresses = (self._slots * shape.ring + self._positions % shape.ring)[self.surviving]
+        self.surviving = self._last_rows(shape.ring)
+        self._ring_addresses = (self._slots * shape.ring + positions % shape.ring)[self.surviving]
+
+    def _last_rows(self, count: int) -> Tensor:
+        """Rows of the forward that are among the last `count` of their span."""
+        if all(span.length <= count for span in self.spans):
+            return torch.arange(len(self._positions))
+        return (self._positions >= self._ends - count).nonzero().squeeze(1)
 
     def tail(self) -> "tuple[StoreView, Tensor] | None":
         """Access for the rows of all tails; None where no span is cut and no window of theirs would be."""
@@ -228,7 +238,11 @@ class StoreView:
         before = ring.read(self._prefix)
         stored = rows if isinstance(rows, Tensor) else rows.dequantize(before.dtype)
         # A ring that packs takes the codes as they are; any other takes what they read, which is at hand.
-        kept = rows.rows(self.surviving) if ring.packs and not isinstance(rows, Tensor) else stored[self.surviving]
+        kept = (
+            rows.rows(self.surviving)
+            if ring.packs and not isinstance(rows, Tensor)
+            else stored.index_select(0, self.surviving)
+        )
         ring.write(self._ring_addresses, kept)
         return WindowRows(
             rows=torch.cat((before, stored.to(before.dtype))), index=self._window_index, counts=self._window_counts
@@ -244,32 +258,39 @@ class StoreView:
 
     def _closed(self, ratio: int) -> tuple[ClosedGroups, Tensor]:
         if ratio not in self._groups:
-            there = torch.cat([torch.full((span.length,), span.planes_end) for span in self.spans])
-            closed = ((self._positions + 1) % ratio == 0) & (self._positions >= there)
-            last_rows = closed.nonzero().squeeze(1)
+            last_rows = self._closing_rows(ratio)
             row_ids = self._positions[last_rows] // ratio
             addresses = self._store.plane_addresses(self._slots[last_rows], row_ids, ratio)
             groups = ClosedGroups(last_rows=last_rows, row_ids=row_ids, positions=row_ids * ratio)
             self._groups[ratio] = (groups, addresses)
         return self._groups[ratio]
 
+    def _closing_rows(self, ratio: int) -> Tensor:
+        """Rows at positions p, ratio | p + 1, whose group is not there already."""
+        rows = []
+        for span in self.spans:
+            first = max(span.start, span.planes_end)
+            first += -(first + 1) % ratio
+            rows.append(torch.arange(min(first, span.end) - span.start, span.length, ratio) + span.offset)
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
     def group_members(self, owner: int, values: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Members of the closed groups, the first ones from the ring where they came with an earlier batch."""
-        shape = self._store.shape
-        ratio, depth = shape.owner_ratios[owner], shape.member_depth
+        ratio, depth = self._store.shape.owner_ratios[owner], self._store.shape.member_depth
+        members = values.new_empty(0, ratio, values.shape[1]), scores.new_empty(0, ratio, scores.shape[1])
         last_rows = self._closed(ratio)[0].last_rows
-        back = torch.arange(ratio - 1, -1, -1)
-        positions = self._positions[last_rows].unsqueeze(1) - back
-        in_batch = (positions >= self._starts[last_rows].unsqueeze(1)).unsqueeze(2)
-        batch_rows = (last_rows.unsqueeze(1) - back).clamp(min=0)
-        earlier = (self._slots[last_rows].unsqueeze(1), positions % depth)
         ring_values, ring_scores = self._store.members[owner]
-        members = (
-            torch.where(in_batch, values[batch_rows], ring_values[earlier]),
-            torch.where(in_batch, scores[batch_rows], ring_scores[earlier]),
-        )
-        ends = self._positions.new_tensor([span.end for span in self.spans for _ in range(span.length)])
-        kept = (self._positions >= ends - depth).nonzero().squeeze(1)
+        if len(last_rows):
+            back = torch.arange(ratio - 1, -1, -1)
+            positions = self._positions[last_rows].unsqueeze(1) - back
+            in_batch = (positions >= self._starts[last_rows].unsqueeze(1)).unsqueeze(2)
+            batch_rows = (last_rows.unsqueeze(1) - back).clamp_(min=0)
+            earlier = (self._slots[last_rows].unsqueeze(1), positions % depth)
+            members = (
+                torch.where(in_batch, values[batch_rows], ring_values[earlier]),
+                torch.where(in_batch, scores[batch_rows], ring_scores[earlier]),
+            )
+        kept = self._last_rows(depth)
         places = (self._slots[kept], self._positions[kept] % depth)
         ring_values[places], ring_scores[places] = values[kept], scores[kept]
         return members
@@ -291,7 +312,9 @@ class StoreView:
     def read_index(self, owner: int, spans: Sequence[Span]) -> Tensor:
         """Index keys of whole requests, padded to the longest with rows that are never visible."""
         ratio = self._store.shape.owner_ratios[owner]
-        longest = max(span.end // ratio for span in spans)
-        slots = torch.tensor([span.slot for span in spans]).unsqueeze(1)
-        addresses = self._store.plane_addresses(slots, torch.arange(longest).expand(len(spans), -1), ratio)
-        return self._store.index[owner].read(addresses)
+        slots, longest = tuple(span.slot for span in spans), max(span.end // ratio for span in spans)
+        plane = (ratio, *slots)
+        if plane not in self._planes:  # the same for every layer that scores them
+            rows = torch.arange(longest).expand(len(slots), -1)
+            self._planes[plane] = self._store.plane_addresses(torch.tensor(slots).unsqueeze(1), rows, ratio)
+        return self._store.index[owner].read(self._planes[plane])

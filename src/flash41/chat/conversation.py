@@ -26,6 +26,7 @@ import deepseek_recipe as recipe
 from flash41.chat.edits import Edits, edited, task_token
 from flash41.chat.extras import split
 from flash41.chat.parsing import StreamParser
+from flash41.chat.parts import Content, wire_content
 from flash41.chat.protocols import Counts, Identity, Protocol, WireReply, WireRequest, converted
 from flash41.chat.tokenizer import Tokenizer
 from flash41.errors import ConfigError, RequestError, complaint
@@ -65,7 +66,8 @@ class Message:
     """One message of a conversation."""
 
     role: Role
-    content: str
+    content: Content
+    """A text, or texts and pictures in the order in which they are read."""
     reasoning: str | None = None
     """What an assistant turn thought; kept in the prompt only when tools are declared."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -215,9 +217,12 @@ class ChatCodec:
         images = rendered.image_sources[len(rendered.image_sources) - num_images :]
         return Rendering(text=text, control_spans=tuple(spans), images=tuple(images))
 
-    def encode(self, conversation: Conversation) -> Prompt:
-        """The prompt's ids: control spans by their one id, what lies between as plain text."""
-        rendering = self.render(conversation)
+    def encode(self, conversation: Conversation, rendering: Rendering | None = None) -> Prompt:
+        """The prompt's ids: control spans by their one id, what lies between as plain text.
+
+        Whoever has looked at the rendering already gives it.
+        """
+        rendering = rendering or self.render(conversation)
         ids: list[int] = []
         end = 0
         for start, stop in rendering.control_spans:
@@ -276,7 +281,7 @@ def _placeholder(tokenizer: Tokenizer, image_token_id: int) -> str:
 
 def _wire_message(message: Message) -> dict[str, Any]:
     """A message as Chat Completions spells it."""
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+    wire: dict[str, Any] = {"role": message.role, "content": wire_content(message.content)}
     if message.reasoning is not None:
         wire["reasoning_content"] = message.reasoning
     if message.tool_calls:

@@ -40,7 +40,7 @@ def data_url_bytes(url: str, limits: ImageLimits = DEFAULT_LIMITS) -> bytes:
     """The body of a data URL, base64 or percent-encoded; ImageError if it is neither."""
     head, comma, body = url.partition(",")
     if not comma:
-        raise ImageError(ImageFault.DECODE, "data URL", url[:SHOWN], "data:[type][;base64],body")
+        raise ImageError(ImageFault.DECODE, "data URL", "no comma", "data:[type][;base64],body")
     is_base64 = head.lower().endswith(";base64")
     # A byte takes four characters at most: in base64 whose every character is percent-encoded.
     if len(body) > 4 * limits.max_file_bytes:

@@ -103,6 +103,11 @@ class Tokenizer:
         by_id = {token_id: token for token, token_id in self._full.get_vocab(with_added_tokens=True).items()}
         return [_written(by_id[token_id]) if token_id in by_id else b"" for token_id in range(self.vocab_size)]
 
+    @functools.cached_property
+    def longest_token_bytes(self) -> int:
+        """Bytes that one id writes at most: a text of more than n times as many has more than n ids."""
+        return max(map(len, self.all_token_bytes()))
+
     def token_text(self, token_id: int) -> str:
         """Text of one id; the exact spelling for a control token, U+FFFD for parts of a character."""
         return self.token_bytes(token_id).decode("utf-8", "replace")

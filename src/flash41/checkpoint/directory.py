@@ -129,18 +129,15 @@ def read_index(directory: Path) -> Index:
     if not isinstance(weight_map, dict) or not weight_map:
         faults.append(mismatch(f"{INDEX_FILE}: weight_map", weight_map, "a non-empty object"))
     else:
-        plain = {shard for shard in set(filter(_is_text, weight_map.values())) if _is_shard(shard)}
-        odd = [name for name, shard in weight_map.items() if not _is_text(shard) or shard not in plain]
-        if odd:
+        texts = [shard for shard in weight_map.values() if isinstance(shard, str)]
+        plain = {shard for shard in set(texts) if _is_shard(shard)}
+        if len(texts) < len(weight_map) or len(plain) < len(set(texts)):
+            odd = [name for name, shard in weight_map.items() if not isinstance(shard, str) or shard not in plain]
             shown = mismatch(f"weight_map[{odd[0]!a}]", weight_map[odd[0]], "the plain name of a .safetensors file")
             faults.append(f"{INDEX_FILE}: {shown}" + (f"; {len(odd)} such" if len(odd) > 1 else ""))
     if faults or type(total) is not int or not isinstance(weight_map, dict):
         raise FaultyCheckpointError([Fault(kind=FaultKind.INDEX, message=message) for message in faults])
     return Index(total_bytes=total, shard_of=weight_map)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _is_shard(name: str) -> bool:

@@ -28,6 +28,9 @@ class FaultKind(enum.Enum):
     CHANGED = "changed"
     UNBOUND = "unbound"
     TOKEN_MAP = "token map"
+    GENERATION = "generation config"
+    WEIGHT = "weight"
+    CHECKSUM = "checksum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

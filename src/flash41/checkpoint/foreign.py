@@ -18,10 +18,19 @@ FOREIGN_NAMES = (
     ("tid2eid", "a DeepSeek-V4 checkpoint"),
     ("hc_head_", "a DeepSeek-V4 checkpoint"),
     (".weight_scale_inv", "a requantised or converted derivative (scales here are named .scale and multiply)"),
+    (".weight_scale_2", "an NVFP4 derivative (ModelOpt; scales here are named .scale)"),
+    (".weight_packed", "a compressed-tensors derivative"),
     (".weight_scale", "a requantised or converted derivative (scales here are named .scale)"),
+    (".input_scale", "a requantised derivative with static activation scales"),
     (".qweight", "a requantised derivative (GPTQ or AWQ)"),
+    (".qzeros", "a requantised derivative (GPTQ or AWQ)"),
+    (".absmax", "a bitsandbytes derivative"),
+    (".scales", "an MLX derivative"),
+    (".gate_proj.", "a checkpoint with the experts of another converter (w1, w2 and w3 here)"),
     (".lora_A.", "an adapter, not a model"),
+    ("blk.", "a GGUF conversion (names of llama.cpp)"),
 )
+"""Parts of names that no tensor of a release has, the more telling ones first."""
 
 FOREIGN_PREFIX = "model."
 
@@ -45,10 +54,11 @@ def leftovers(present: Iterable[str]) -> tuple[str, ...]:
 def foreign_names(names: Iterable[str]) -> Iterator[Fault]:
     """One fault per sign that the tensors were named by another model or converter."""
     everything = tuple(names)
-    seen: set[str] = set()
+    seen, told = set[str](), set[str]()
     for part, kind in FOREIGN_NAMES:
-        found = tuple(name for name in everything if part in name)
-        if found and kind not in seen and not (part == ".weight_scale" and ".weight_scale_inv" in found[0]):
+        found = tuple(name for name in everything if part in name and name not in told)
+        told.update(found)
+        if found and kind not in seen:
             seen.add(kind)
             yield _fault(f"tensors {listed(found)}", kind, found)
     found = tuple(name for name in everything if name.startswith(FOREIGN_PREFIX))

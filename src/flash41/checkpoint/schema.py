@@ -39,22 +39,47 @@ def schema(config: ModelConfig) -> dict[str, TensorSpec]:
 
     spec: checkpoint.md sections 1 to 3.
     """
+    return {spec.name: spec for spec in _specs(config, every_expert=True)}
+
+
+def kinds(config: ModelConfig) -> list[tuple[TensorSpec, int]]:
+    """The schema with one expert of each layer for all of them: its tensors, and how many of the kind there are.
+
+    What only counts does not need the names of ninety thousand tensors.
+    """
+    num_experts = {Scope.BACKBONE: config.moe.num_experts, Scope.DRAFT: config.dspark.num_experts}
+    return [
+        (spec, 1 if spec.expert_id is None else num_experts[spec.scope]) for spec in _specs(config, every_expert=False)
+    ]
+
+
+def kind_name(name: str) -> str:
+    """The name under which `kinds` has a tensor: that of the first expert for every expert's."""
+    before, experts, after = name.partition(".ffn.experts.")
+    return f"{before}{experts}0.{after.partition('.')[2]}" if experts else name
+
+
+def _specs(config: ModelConfig, *, every_expert: bool) -> list[TensorSpec]:
+    """Tensors in file order, of all experts or of the first of each block."""
+
+    def experts(prefix: str, scope: Scope, block_id: int, count: int) -> Iterator[TensorSpec]:
+        return _experts(prefix, config, scope, block_id, count if every_expert else 1)
+
     specs = _named("", [_plain("embed.weight", _vocabulary(config), Subsystem.EMBED, cut=CutRule.AXIS0)])
     for layer_id in range(config.num_layers):
         prefix = f"layers.{layer_id}."
         parts = _common(config, Scope.BACKBONE, config.moe.num_experts)
         parts += _selection(config, layer_id) + _engram(config, layer_id)
         specs += _named(prefix, parts, layer_id)
-        specs += _experts(prefix, config, Scope.BACKBONE, layer_id, config.moe.num_experts)
+        specs += experts(prefix, Scope.BACKBONE, layer_id, config.moe.num_experts)
     specs += _named("", [_plain("norm.weight", (config.hidden_size,), Subsystem.FINAL_NORM)])
     specs += _named("", [_plain("head.weight", _vocabulary(config), Subsystem.HEAD, cut=CutRule.AXIS0)])
     for stage_id in range(config.dspark.num_stages):
         prefix = f"mtp.{stage_id}."
         parts = _common(config, Scope.DRAFT, config.dspark.num_experts) + _draft_ends(config, stage_id)
         specs += _named(prefix, parts, stage_id)
-        specs += _experts(prefix, config, Scope.DRAFT, stage_id, config.dspark.num_experts)
-    specs += _vision(config)
-    return {spec.name: spec for spec in specs}
+        specs += experts(prefix, Scope.DRAFT, stage_id, config.dspark.num_experts)
+    return specs + _vision(config)
 
 
 def _named(prefix: str, parts: Iterable[_Part], block_id: int | None = None) -> list[TensorSpec]:

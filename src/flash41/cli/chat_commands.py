@@ -1,6 +1,7 @@
 """What a line of a chat asks for: a message, or one of the commands that begin with a slash."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from flash41.cli.effort import known_effort
 from flash41.errors import RequestError, complaint
@@ -10,11 +11,12 @@ HELP = """\
 /reset                    forget the conversation; the system text stays
 /system TEXT              put TEXT in front of it; without TEXT, nothing
 /thinking on|off [EFFORT] reason first; EFFORT is low, high, max or 1 to 100
+/image FILE               show a picture with the next message
 /help                     these lines
 /exit                     leave, as Ctrl-D does
 //TEXT                    a message that begins with a slash
 Alt-Enter, or a backslash at the end of a line, begins another line. Ctrl-C stops an answer."""
-NAMES = ("/reset", "/system", "/thinking", "/help", "/exit")
+NAMES = ("/reset", "/system", "/thinking", "/image", "/help", "/exit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,9 @@ def obey(session: ChatSession, line: str) -> Done | None:
             return Done(told="the system text is set" if rest else "there is no system text")
         case "/thinking":
             return _think(session, rest.split())
+        case "/image" if rest:
+            picture = session.attach(Path(rest).expanduser())
+            return Done(told=f"the next message shows {rest}, {picture.plan.num_tokens} tokens")
         case "/reset" if not rest:
             session.reset()
             return Done(told="the conversation is forgotten")

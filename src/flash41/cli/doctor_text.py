@@ -1,4 +1,7 @@
-"""A doctor's report for people: facts first, then every fault with a number."""
+"""A doctor's report for people: facts first, then every fault with a number; and the bar of a deep examination."""
+
+from pathlib import Path
+from types import TracebackType
 
 import typer
 
@@ -41,10 +44,61 @@ def _facts(report: Report) -> list[tuple[str, str]]:
             else "unknown (no valid config.json)",
         ),
         *owners,
-        ("token map", report.token_map.value),
+        (
+            "token map",
+            report.token_map.value + (f", SHA-256 {report.token_map_sha256}" if report.token_map_sha256 else ""),
+        ),
+        (
+            "Engram rows",
+            ", ".join(f"{rows:,}" for rows in report.engram_rows) + " (sums of prime moduli, checked)"
+            if report.engram_rows
+            else "none",
+        ),
         ("generation_config.json", "present (nothing reads it)" if report.has_generation_config else "absent"),
         ("other weight files", ", ".join(report.leftovers) or "none"),
+        *_deep(report),
     ]
+
+
+def _deep(report: Report) -> list[tuple[str, str]]:
+    found = report.deep
+    if found is None:
+        return [("weights", "not read (--deep reads every byte)")]
+    resumed = f", {found.num_resumed} of them by an earlier scan" if found.num_resumed else ""
+    compared = f"; {found.num_compared} compared with known checksums" if found.num_compared else ""
+    return [
+        ("weights", f"read, {len(found.sha256)} shards{resumed}{compared}"),
+        *((f"SHA-256 of {name}", digest) for name, digest in found.sha256.items()),
+    ]
+
+
+class DeepBar:
+    """A progress bar over the bytes of all shards, on a terminal only; errors are let through."""
+
+    def __init__(self, directory: Path) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+        self._bar = Progress(
+            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+        )
+        total = sum(path.stat().st_size for path in directory.glob("*.safetensors") if path.is_file())
+        self._task = self._bar.add_task("reading", total=total)
+
+    def __enter__(self) -> "DeepBar":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def advance(self, shard: str, num_bytes: int) -> None:
+        """So many more bytes of a shard are read."""
+        self._bar.update(self._task, advance=num_bytes, description=shard)
 
 
 def _bytes(count: int) -> str:

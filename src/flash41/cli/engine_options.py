@@ -37,6 +37,7 @@ class EngineOptions:
     state_image_interval: options.StateImageInterval = DEFAULT_IMAGE_INTERVAL
     decoder_replay: options.DecoderReplay = False
     prefix_replay: options.PrefixReplay = False
+    images: options.Images = True
     draft: options.Draft = Draft.OFF.value
     draft_accept: options.DraftAccept = None
     backend: options.Backend = "auto"

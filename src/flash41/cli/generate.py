@@ -4,6 +4,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from flash41.cli.common import to_json
 from flash41.cli.drafts import draft_facts, draft_line
 from flash41.cli.effort import Effort, effort_of
 from flash41.cli.engine_options import EngineOptions, takes_engine
+from flash41.cli.images import image_facts
 
 
 @takes_engine("max_num_seqs")
@@ -26,6 +28,10 @@ def generate(
     thinking: Annotated[bool, typer.Option("--thinking", help="Let the model reason before it answers.")] = False,
     effort: Effort = None,
     system: Annotated[str | None, typer.Option("--system", metavar="S", help="System text in front.")] = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", metavar="F", help="Picture in front of the prompt (PNG, JPEG, WebP, GIF); repeatable."),
+    ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer in tokens.")] = 128,
     temperature: Annotated[float, typer.Option("--temperature", help="0 takes the likeliest token.")] = 1.0,
     top_p: Annotated[float, typer.Option("--top-p", help="Keep the likeliest tokens that reach this mass.")] = 1.0,
@@ -36,7 +42,8 @@ def generate(
 ) -> None:
     """Answer one prompt, streaming the text.
 
-    The prompt is one user turn. Without --model the embedded default answers: a small random checkpoint that shows
+    The prompt is one user turn; pictures stand in front of its text. With --raw and --token-ids a picture stands in
+    the place of its placeholder. Without --model the embedded default answers: a small random checkpoint that shows
     every mechanism of the real model at work, and makes no sense.
     """
     chat_only = {"--thinking": thinking, "--effort": effort is not None, "--system": system is not None}
@@ -44,21 +51,31 @@ def generate(
     given_ids = None if token_ids is None else options.integers(token_ids, "--token-ids")
     level = effort_of(effort)
     text = _standard_input() if prompt == "-" else prompt or ""
+    from flash41.engine.llm import UNDRAFTED
+    from flash41.engine.prompt_images import widen
     from flash41.engine.request import SamplingParams
+    from flash41.tools.picture_files import open_pictures
 
     drawn = secrets.randbits(63) if seed is None else seed
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=drawn)
     llm = engine.open(model, max_num_seqs=1)
+    pictures = open_pictures(image or (), llm.config)
     if given_ids is not None or raw:
         ids = llm.encode(text if given_ids is None else given_ids)
         pieces: Pieces = _raw_pieces(llm)
     else:
-        conversation = llm.codec.conversation(_messages(system, text), thinking=thinking, effort=level)
+        messages = _messages(system, text, len(pictures))
+        conversation = llm.codec.conversation(messages, thinking=thinking, effort=level)
         ids = llm.codec.encode(conversation).ids
         pieces = _chat_pieces(llm.codec.parser(conversation), llm.config.tokens.eos)
     answer = _Answer(echo=not as_json, approximate=engine.approximate)
-    answer.run(llm.stream(ids, params), pieces)
-    _report(answer, ids, params.seed, as_json, llm.engine.stats if engine.drafts else None)
+    answer.run(llm.stream(ids, params, pictures=pictures), pieces)
+    facts: dict[str, Any] = {"images": image_facts(image or (), pictures)} if pictures else {}
+    if engine.drafts:
+        facts |= {"undrafted_because": UNDRAFTED} if pictures else {}
+        facts["drafts"] = draft_facts(llm.engine.stats)
+    widened, _ = widen(ids, pictures, llm.config.tokens.image)
+    _report(answer, widened, params.seed, as_json, facts, llm.engine.stats if engine.drafts else None)
 
 
 Pieces = Callable[[int | None, str | None], Iterator[tuple[str, str]]]
@@ -131,14 +148,16 @@ class _Answer:
         return f"[{len(self.output_ids)} tokens, {self.finish_reason}{speed}, seed {seed}{label}]"
 
 
-def _report(answer: _Answer, ids: tuple[int, ...], seed: int | None, as_json: bool, drafting: Any) -> None:
+def _report(
+    answer: _Answer, ids: tuple[int, ...], seed: int | None, as_json: bool, facts: dict[str, Any], drafting: Any
+) -> None:
     """What follows the text; `drafting` are the statistics of an engine that drafts."""
     if as_json:
-        drafts = {} if drafting is None else {"drafts": draft_facts(drafting)}
-        sys.stdout.write(to_json(answer.document(ids, seed) | drafts) + "\n")
+        sys.stdout.write(to_json(answer.document(ids, seed) | facts) + "\n")
     elif sys.stderr.isatty():
+        shown = "".join(f"[{image['file']}: {image['tokens']} tokens]\n" for image in facts.get("images", ()))
         line = "" if drafting is None else f"[{draft_line(drafting)}]\n"
-        sys.stderr.write(answer.summary(seed) + "\n" + line)
+        sys.stderr.write(shown + answer.summary(seed) + "\n" + line)
 
 
 def _raw_pieces(llm: Any) -> Pieces:
@@ -167,11 +186,13 @@ def _chat_pieces(parser: Any, eos: int) -> Pieces:
     return pieces
 
 
-def _messages(system: str | None, prompt: str) -> list[Any]:
+def _messages(system: str | None, prompt: str, num_images: int) -> list[Any]:
     from flash41.chat.conversation import Message
+    from flash41.chat.parts import STAND_IN, Image
 
     first = [Message(role="system", content=system)] if system is not None else []
-    return [*first, Message(role="user", content=prompt)]
+    content: Any = (*[Image(STAND_IN)] * num_images, prompt) if num_images else prompt
+    return [*first, Message(role="user", content=content)]
 
 
 def _standard_input() -> str:

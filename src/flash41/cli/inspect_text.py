@@ -1,41 +1,44 @@
-"""An anatomy for people: facts, the strip of layers, and tables of groups, sizes, activation and storage."""
+"""An anatomy for people: facts, the strip of layers, and tables of groups, modes, sizes, activation and storage."""
 
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, replace
 
-import typer
-
-from flash41.cli.common import human_bytes, human_count, print_facts, print_heading, print_table
+from flash41.cli.common import human_bytes, human_count
+from flash41.cli.sections import Section
 from flash41.config.architecture import ModelConfig
 from flash41.tools.anatomy import ARCHITECTURE, MODEL_TYPE, STORAGE_FORMATS, Anatomy
 from flash41.tools.cache_figures import CacheFigures
-from flash41.tools.ledger import Amount
+from flash41.tools.ledger import Amount, Ledger
 from flash41.tools.strip import LEGEND, strip
 
 AMOUNT_HEADERS = ("tensors", "parameters", "", "bytes", " ")
 """The columns without a name repeat the one before them in words."""
 
 
-def print_anatomy(anatomy: Anatomy) -> None:
-    """Writes everything to standard output."""
-    typer.echo(f"{ARCHITECTURE} (model_type {MODEL_TYPE}): {anatomy.name}")
-    print_heading("Architecture")
-    print_facts(facts(anatomy.config))
-    print_heading("Layers")
-    _print_strip(anatomy)
-    print_heading("Index groups")
-    _print_groups(anatomy)
-    print_heading("Size by part")
-    rows = [(name, *_amount(amount)) for name, amount in anatomy.ledger.manifest.items()]
-    _print_amounts("part", [*rows, ("total", *_amount(anatomy.ledger.total))])
-    print_heading("Size by owner")
-    rows = [(name, *_amount(amount)) for name, amount in anatomy.ledger.owners.items()]
-    _print_amounts("owner", rows)
-    print_heading("Parameters active per token")
-    _print_activation(anatomy)
-    print_heading("Storage of weights, scales included")
-    _print_storage(anatomy)
-    print_heading(f"Cache, pages of {anatomy.cache.block_size} tokens")
-    _print_cache(anatomy.cache)
+def anatomy_title(anatomy: Anatomy) -> str:
+    """What is taken apart, in one line."""
+    return f"{ARCHITECTURE} (model_type {MODEL_TYPE}): {anatomy.name}"
+
+
+def anatomy_sections(anatomy: Anatomy, *, with_tensors: bool) -> Iterator[Section]:
+    """All parts in order; the table of tensors only where asked for, as it is long."""
+    sizes = anatomy.ledger
+    yield Section(title="Architecture", facts=facts(anatomy.config))
+    yield Section(title="Layers", lines=_strip_lines(anatomy))
+    yield _groups(anatomy)
+    yield _modes(anatomy)
+    parts = [(name, *_amount(amount)) for name, amount in sizes.manifest.items()]
+    yield _amounts("Size by part", "part", [*parts, ("total", *_amount(sizes.total))])
+    yield _amounts("Size by owner", "owner", [(name, *_amount(amount)) for name, amount in sizes.owners.items()])
+    yield _shares(sizes)
+    yield _activation(anatomy)
+    yield _storage(anatomy)
+    if with_tensors:
+        yield _tensors(anatomy)
+    if anatomy.shards or anatomy.index_faults:
+        rows = [(name, *_amount(amount)) for name, amount in anatomy.shards.items()]
+        yield replace(_amounts("Files by the index", "file", rows), notes=anatomy.index_faults)
+    yield _cache(anatomy.cache)
 
 
 def facts(config: ModelConfig) -> list[tuple[str, str]]:
@@ -94,17 +97,13 @@ def _listed(numbers: tuple[int, ...]) -> str:
     return " and ".join(f"{number:,}" for number in numbers) if len(numbers) < 3 else ", ".join(map(str, numbers))
 
 
-def _print_strip(anatomy: Anatomy) -> None:
+def _strip_lines(anatomy: Anatomy) -> list[str]:
     rows = strip(anatomy.topology)
     width = max(len(row.label) for row in rows)
-    for row in rows:
-        typer.echo(f"  {row.label.ljust(width)}  {row.layers}  {row.drafts}".rstrip())
-    typer.echo("")
-    for line in LEGEND:
-        typer.echo(f"  {line}")
+    return [*(f"{row.label.ljust(width)}  {row.layers}  {row.drafts}".rstrip() for row in rows), "", *LEGEND]
 
 
-def _print_groups(anatomy: Anatomy) -> None:
+def _groups(anatomy: Anatomy) -> Section:
     headers = ("layers", "ratio", "KV owner", "top-k owner", "modes")
     rows = []
     for group in anatomy.groups:
@@ -112,7 +111,23 @@ def _print_groups(anatomy: Anatomy) -> None:
         span = f"{group.start}-{last}" if group.size > 1 else str(last)
         owners = ("-" if owner is None else str(owner) for owner in (group.kv_owner, group.topk_owner))
         rows.append((span, str(group.ratio), *owners, group.summary + (" (draft)" if group.is_draft else "")))
-    print_table(headers, rows, right=headers[:-1])
+    return Section(title="Index groups", headers=headers, rows=rows, right=headers[:-1])
+
+
+def _modes(anatomy: Anatomy) -> Section:
+    headers = ("mode", "layers", "writes planes", "selects", "scored rows", "parameters beyond those of every layer")
+    rows = [
+        (
+            row.mode.value,
+            str(len(row.layer_ids)),
+            "yes" if row.writes_planes else "no",
+            "yes" if row.scores else "no",
+            row.score_width,
+            " or ".join(f"{count:,}" for count in row.extra_parameters) or "-",
+        )
+        for row in anatomy.modes
+    ]
+    return Section(title="Modes", headers=headers, rows=rows, right=("layers",))
 
 
 def _amount(amount: Amount) -> tuple[str, ...]:
@@ -125,32 +140,61 @@ def _amount(amount: Amount) -> tuple[str, ...]:
     )
 
 
-def _print_amounts(name: str, rows: list[tuple[str, ...]]) -> None:
-    print_table((name, *AMOUNT_HEADERS), rows, right=AMOUNT_HEADERS)
+def _amounts(title: str, name: str, rows: list[tuple[str, ...]]) -> Section:
+    return Section(title=title, headers=(name, *AMOUNT_HEADERS), rows=rows, right=AMOUNT_HEADERS)
 
 
-def _print_activation(anatomy: Anatomy) -> None:
+def _shares(sizes: Ledger) -> Section:
+    rows = [
+        (row, f"{count:,}", human_count(count), f"{sizes.percent(row):.2f} %") for row, count in sizes.shares.items()
+    ]
+    headers = ("part", "parameters", "", "share")
+    notes = ("outside: compressors, indexers, routers, residual mixing of the experts, norms",)
+    return Section(title="Shares of all parameters", headers=headers, rows=rows, right=headers[1:], notes=notes)
+
+
+def _activation(anatomy: Anatomy) -> Section:
     activation = anatomy.ledger.activation
     parts = [(part.name.replace("_", " "), getattr(activation, part.name)) for part in fields(activation)]
     totals = [
         ("total", activation.total),
         ("without embedding", anatomy.ledger.activation_without_embedding),
-        ("encoder layers only", anatomy.ledger.encoder_activation.total),
+        ("encoder layers, prefill half", anatomy.ledger.encoder_activation.total),
+        ("decoder layers", anatomy.ledger.decoder_activation),
     ]
     rows = [(name, f"{count:,}", human_count(count)) for name, count in (*parts, *totals)]
-    print_table(("part", "parameters", ""), rows, right=("parameters", ""))
+    title, right = "Parameters active per token", ("parameters", "")
+    return Section(title=title, headers=("part", "parameters", ""), rows=rows, right=right)
 
 
-def _print_storage(anatomy: Anatomy) -> None:
+def _storage(anatomy: Anatomy) -> Section:
     rows = []
     for kind, amount in anatomy.ledger.storage.items():
         element, scale, group = STORAGE_FORMATS[kind]
         scaling = f"{scale} per {group[0]} x {group[1]}" if scale and group else "-"
         rows.append((kind.value, element, scaling, *_amount(amount)))
-    print_table(("class", "element", "scale", *AMOUNT_HEADERS), rows, right=AMOUNT_HEADERS)
+    headers = ("class", "element", "scale", *AMOUNT_HEADERS)
+    return Section(title="Storage of weights, scales included", headers=headers, rows=rows, right=AMOUNT_HEADERS)
 
 
-def _print_cache(cache: CacheFigures) -> None:
+def _tensors(anatomy: Anatomy) -> Section:
+    headers = ("name", "shape", "dtype", "ranks", "count", "bytes", " ")
+    rows = [
+        (
+            row.pattern,
+            str(list(row.shape)),
+            row.dtype,
+            row.cut,
+            f"{row.num_tensors:,}",
+            f"{row.num_bytes:,}",
+            human_bytes(row.num_bytes),
+        )
+        for row in anatomy.patterns
+    ]
+    return Section(title="Tensors", headers=headers, rows=rows, right=headers[4:])
+
+
+def _cache(cache: CacheFigures) -> Section:
     rows = [
         (
             geometry.pool.main.value,
@@ -166,7 +210,6 @@ def _print_cache(cache: CacheFigures) -> None:
     ]
     longest = f"{cache.max_positions:,} tokens"
     headers = ("main", "index", "drafts", "page", "per token", "request state", "kept image", longest)
-    if rows:
-        print_table(headers, rows, right=headers[2:])
-    for fault in cache.faults:
-        typer.echo(f"  refused: {fault}")
+    title = f"Cache, pages of {cache.block_size} tokens"
+    notes = [f"refused: {fault}" for fault in cache.faults]
+    return Section(title=title, headers=headers, rows=rows, right=headers[2:], notes=notes)

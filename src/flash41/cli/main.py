@@ -26,6 +26,7 @@ from flash41.cli.hooks import hooks
 from flash41.cli.inspect import inspect
 from flash41.cli.make_checkpoint import make_checkpoint
 from flash41.cli.make_tiny import make_tiny
+from flash41.cli.plan import plan
 from flash41.cli.prove import prove
 from flash41.cli.serve import serve
 from flash41.cli.trace import trace
@@ -111,6 +112,7 @@ def build_app() -> typer.Typer:
     app.command("batch", short_help="Answer a file of calls.")(batch)
     app.command("bench", short_help="Measure speed on this machine.")(bench)
     app.command("inspect", short_help="Show a model's layers and sizes.")(inspect)
+    app.command("plan", short_help="Tell what fits a machine, and how fast.")(plan)
     app.command("doctor", short_help="Find every fault of a checkpoint.")(doctor)
     app.command("trace", short_help="Save every intermediate result of a run.")(trace)
     app.command("compare", short_help="Say where two traces part.")(compare)

@@ -43,7 +43,8 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="BYTES",
-        help="Memory of pages, states and images: 64M, 2G, or bytes. [default: all requests at full length]",
+        help="Memory of pages, states, state images and rows of pictures: 64M, 2G, or bytes. "
+        "[default: all requests at full length]",
     ),
 ]
 PrefixCache = Annotated[
@@ -74,6 +75,10 @@ PrefixReplay = Annotated[
         "--prefix-replay",
         help="APPROXIMATE: recompute the last window of a cached prefix instead of keeping state images.",
     ),
+]
+Images = Annotated[
+    bool,
+    typer.Option("--images/--no-images", help="Open the image encoder, so that prompts may hold pictures."),
 ]
 Draft = Annotated[
     str,

@@ -1,12 +1,14 @@
 """`flash41 serve`: the model behind HTTP."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flash41.cli import options
 from flash41.cli.engine_options import EngineOptions, takes_engine
+from flash41.server.settings import ServerSettings
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen at.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen at; 0 takes a free one.")]
@@ -33,6 +35,11 @@ HostedSampling = Annotated[
 MaxWaiting = Annotated[int, typer.Option("--max-waiting", min=0, help="Answers that may wait; more get status 429.")]
 RequestTimeout = Annotated[float, typer.Option("--request-timeout", min=0.001, help="Longest request in seconds.")]
 MaxBody = Annotated[str, typer.Option("--max-body", metavar="BYTES", help="Largest body of a request.")]
+ImageRoot = Annotated[
+    Path | None,
+    typer.Option("--image-root", metavar="DIR", help="Folder whose files may be named as images. [default: none]"),
+]
+ImageHttp = Annotated[bool, typer.Option("--image-http", help="Fetch images from public servers that requests name.")]
 Grace = Annotated[float, typer.Option("--grace", min=0.0, help="Seconds for open answers when told to stop.")]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LogJson = Annotated[bool, typer.Option("--log-json", help="Write the log as JSON lines.")]
@@ -52,6 +59,8 @@ def serve(
     max_waiting: MaxWaiting = 256,
     request_timeout: RequestTimeout = 3600.0,
     max_body: MaxBody = "32M",
+    image_root: ImageRoot = None,
+    image_http: ImageHttp = False,
     grace: Grace = 30.0,
     log_json: LogJson = False,
     *,
@@ -64,11 +73,10 @@ def serve(
     """
     if default_mode not in ("thinking", "chat"):
         raise typer.BadParameter(f"got {default_mode!r}, expected thinking or chat", param_hint="--default-mode")
-    _set_up_log(log_json)
+    if image_root is not None and not image_root.is_dir():
+        raise typer.BadParameter(f"got '{image_root}', expected a folder", param_hint="--image-root")
     from flash41.chat.conversation import MODEL_NAME
-    from flash41.server import run
     from flash41.server.security import read_keys
-    from flash41.server.settings import ServerSettings
 
     settings = ServerSettings(
         host=host,
@@ -81,25 +89,29 @@ def serve(
         max_waiting=max_waiting,
         request_timeout_seconds=request_timeout,
         max_body_bytes=options.num_bytes(max_body, "--max-body"),
+        image_root=image_root,
+        image_http=image_http,
         grace_seconds=grace,
     )
-    llm = engine.open(model)
-    for choice in llm.plan.choices:
-        typer.echo(str(choice))
-    if not settings.api_keys and host not in LOOPBACK:
-        typer.echo(f"note: whoever reaches {host} may use this server; --api-key-file asks for a key")
-    raise typer.Exit(run.serve(llm, served_model_name or [MODEL_NAME], settings, _announce))
+    keywords = {"model": None if model is None else str(model), **engine.keywords()}
+    raise typer.Exit(_served(keywords, served_model_name or [MODEL_NAME], settings, log_json))
 
 
-def _set_up_log(as_json: bool) -> None:
-    """One line per request and per decision to standard error; the plan is printed instead of logged."""
-    import logging
+def _served(engine_options: Mapping[str, Any], names: Sequence[str], settings: ServerSettings, log_json: bool) -> int:
+    """Starts the engine in its process, tells what it has decided, and serves it; the exit status."""
+    from flash41.server import logs
+    from flash41.server.engine_process import EngineProcess
 
-    from flash41.server.logs import handler
+    logs.set_up(as_json=log_json)
+    with EngineProcess(engine_options, names, logs_json=log_json) as process:
+        from flash41.server import run  # takes its time while the engine takes its own
 
-    logging.basicConfig(level=logging.INFO, handlers=[handler(as_json=as_json)])
-    for name in ("uvicorn", "flash41.engine"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+        engine = process.client()
+        for choice in engine.facts.choices:
+            typer.echo(choice)
+        if not settings.api_keys and settings.host not in LOOPBACK:
+            typer.echo(f"note: whoever reaches {settings.host} may use this server; --api-key-file asks for a key")
+        return run.serve(engine, settings, _announce)
 
 
 def _announce(url: str) -> None:

@@ -161,7 +161,7 @@ class RunWish:
     max_num_batched_tokens: int = 16384
     """Rows of one forward."""
     memory_bytes: int | None = None
-    """Budget of pool and images."""
+    """Budget of pool, state images and rows of pictures."""
     state_image_interval: int = DEFAULT_IMAGE_INTERVAL
     """Tokens between kept state images of a long prompt, snapped down to whole pages."""
     prefix_cache: bool = True
@@ -170,6 +170,8 @@ class RunWish:
     """Bounded decoder replay at prefill; approximate.  spec: cache.md section 9."""
     prefix_replay: bool = False
     """Bounded encoder replay after a prefix hit; approximate.  spec: cache.md section 9."""
+    images: bool = False
+    """Whether prompts may hold pictures, for which the image encoder is opened."""
 
     model: Path | None = None
     """Checkpoint directory, or the embedded checkpoint."""

@@ -21,6 +21,11 @@ _CONNECTOR = "lmcache_mp"
 
 def refusals(wish: RunWish, config: ModelConfig) -> list[str]:
     """Messages of every rule that the wish breaks for this model, in the order of their ids; empty if none."""
+    return [*broken_rules(wish, config), *_unavailable(wish, config)]
+
+
+def broken_rules(wish: RunWish, config: ModelConfig) -> list[str]:
+    """The same without what the rules admit and this engine does not do yet, for who only counts."""
     rules: tuple[Callable[[RunWish, ModelConfig], Iterator[str]], ...] = (
         _sizes,
         _execution,
@@ -30,7 +35,6 @@ def refusals(wish: RunWish, config: ModelConfig) -> list[str]:
         _pools,
         _replay,
         _speculation,
-        _unavailable,
     )
     return [fault for rule in rules for fault in rule(wish, config)]
 

@@ -48,6 +48,8 @@ class Completion:
     """Tokens of the answer that were drafts."""
     undrafted_because: str | None
     """Why this answer was made without drafts although the engine drafts."""
+    image_tokens: tuple[int, ...]
+    """Positions of the prompt that each of its pictures takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,4 +107,5 @@ class Answer:
             num_draft_tokens=request.num_draft_tokens,
             num_accepted_tokens=request.num_accepted_tokens,
             undrafted_because=request.undrafted_because,
+            image_tokens=tuple(image.planned.num_rows for image in request.images),
         )

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from flash41.engine.drafting import Drafting
 from flash41.engine.events import NOTHING_VERIFIED, SampledToken, TokenEvent, Verified
 from flash41.engine.limits import SchedulerLimits
+from flash41.engine.pictures import EncodedPictures
 from flash41.engine.plan import StepPlan
 from flash41.engine.request import Request
 from flash41.engine.runner import Runner
@@ -21,10 +22,18 @@ from flash41.engine.stats import EngineStats
 class Engine:
     """Requests in, token events out."""
 
-    def __init__(self, runner: Runner, limits: SchedulerLimits, drafting: Drafting | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        limits: SchedulerLimits,
+        drafting: Drafting | None = None,
+        pictures: EncodedPictures | None = None,
+    ) -> None:
+        assert (pictures is None) == (limits.images is None), "limits of pictures and an encoder come together"
         self.scheduler = Scheduler(limits)
         self.runner = runner
         self.drafting = drafting
+        self.pictures = pictures
 
     def add(self, request: Request) -> None:
         """Queues a request; raises RequestError if it can never run."""
@@ -66,7 +75,8 @@ class Engine:
 
     def _compute(self, plan: StepPlan) -> tuple[Mapping[int, SampledToken], Mapping[int, Verified]]:
         requests = self.scheduler.requests(plan)  # before the forward, during which some may be aborted
-        logits = self.runner.run(self.runner.stage(plan)).logits
+        shown = None if self.pictures is None else self.pictures.rows_for(plan, self.scheduler.picture)
+        logits = self.runner.run(self.runner.stage(plan, shown)).logits
         if self.drafting is None:
             return sample_step(logits, requests), NOTHING_VERIFIED
         rows, undrafted, verified = self.drafting.verify(plan, logits, requests)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from flash41.engine.image_shelf import ShelfLimits
 from flash41.engine.replay import NO_REPLAY, Replay
 from flash41.engine.reuse import ReuseLimits
 
@@ -26,3 +27,5 @@ class SchedulerLimits:
     """What is kept for later requests; None keeps nothing."""
     replay: Replay = NO_REPLAY
     """What is computed again, or not at all, by approximation."""
+    images: ShelfLimits | None = None
+    """What is kept and encoded of pictures; None where the engine has no image encoder."""

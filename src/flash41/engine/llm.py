@@ -21,6 +21,8 @@ import torch
 
 from flash41.chat.constraints import AnswerConstraint, AnswerConstraints
 from flash41.chat.conversation import ChatCodec, Conversation, Effort, Message
+from flash41.chat.conversation import Prompt as CodecPrompt
+from flash41.chat.images import Picture
 from flash41.chat.stops import TextWatcher, check_stop
 from flash41.chat.tokenizer import Tokenizer
 from flash41.chat.watching import ChatWatcher
@@ -29,8 +31,10 @@ from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
 from flash41.config.run import DEFAULT_IMAGE_INTERVAL, RunWish
 from flash41.engine.answers import Answer, Completion, StreamEvent
+from flash41.engine.llm_images import Pictured, pictures_of_prompt, raw_pictures
 from flash41.engine.load import load_model
-from flash41.engine.prompts import Prompt, as_params, as_prompts, check_ids, plain
+from flash41.engine.prompt_images import image_sizes, placed
+from flash41.engine.prompts import Prompt, as_images, as_params, as_prompts, check_ids, plain
 from flash41.engine.request import Constraint, FinishReason, Request, SamplingParams, StopWatcher
 from flash41.errors import ProtocolError, RequestError, combined, complaint
 from flash41.kernels.select import select_kernels
@@ -40,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 THREADED_HIDDEN_SIZE = 1024
 """Below this width one thread computes: waking a second one costs more than it brings, above all on a busy machine."""
+
+UNDRAFTED = "images in the request"
+"""Why a request with pictures gets no drafts (spec: vision.md section 6)."""
 
 Progress = Callable[[int, int], None]
 """Called with (answers finished, answers in all)."""
@@ -69,6 +76,7 @@ class LLM:
         prefix_replay: bool = False,
         draft: str = "off",
         draft_accept: str | None = None,
+        images: bool = True,
         backend: str = "auto",
         threads: int | None = None,
     ) -> None:
@@ -84,6 +92,7 @@ class LLM:
             state_image_interval=state_image_interval,
             decoder_replay=decoder_replay,
             prefix_replay=prefix_replay,
+            images=images,
             backend=backend,
             threads=threads,
         )
@@ -100,7 +109,7 @@ class LLM:
             logger.info("%s", choice)
         kernels = select_kernels(backend)
         self.tokenizer = Tokenizer.from_file(self.directory / "tokenizer.json")
-        self._model = load_model(self.directory, wish.profile, wish.pool, kernels, drafts=wish.drafts)
+        self._model = load_model(self.directory, wish.profile, wish.pool, kernels, drafts=wish.drafts, images=images)
         if threads is None and config.hidden_size < THREADED_HIDDEN_SIZE:
             threads = 1
         if threads is not None:
@@ -119,6 +128,10 @@ class LLM:
             self._codec = ChatCodec(self.tokenizer, self.config.tokens.image)
         return self._codec
 
+    def pictures(self, prompt: CodecPrompt) -> tuple[Picture, ...]:
+        """The pictures of a rendered prompt.  Raises RequestError for what is no data URL or no sound image."""
+        return pictures_of_prompt(prompt, image_sizes(self.config.vision), self.plan.max_model_len)
+
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """Ids of a raw prompt: BOS and the text's ids, or the given ids as they are."""
         if isinstance(prompt, str):
@@ -132,14 +145,16 @@ class LLM:
         progress: Progress | None = None,
         *,
         stop: str | Sequence[str] = (),
+        images: Sequence[Sequence[Pictured]] | None = None,
     ) -> list[Completion]:
         """One answer per prompt, in the order of the prompts; all of them share the engine's steps.
 
         A list of integers is one prompt, an empty list none.  A stop string ends an answer, whose text is cut before
-        it.  Raises RequestError with the faults of all prompts before anything is computed.
+        it.  `images` has a list for each prompt: what stands in the place of its placeholders, one by one.  Raises
+        RequestError with the faults of all prompts before anything is computed.
         """
         several, strings = as_prompts(prompts), check_stop(stop)
-        requests = self._requests(several, as_params(params, len(several)))
+        requests = self._requests(several, as_params(params, len(several)), as_images(images, len(several)))
         watchers = [self.text_watcher(request.params, strings) for request in requests]
         for request, watcher in zip(requests, watchers, strict=True):
             request.stop_watcher = watcher
@@ -161,6 +176,7 @@ class LLM:
     ) -> Completion:
         """The assistant's answer to a conversation; a stop string ends it in the content, not in the reasoning.
 
+        Contents may hold pictures (`flash41.chat.parts`), from data URLs where a part is spelled as on the wire.
         Tools, choice and format as in Chat Completions; what they ask of the answer is enforced token by token, unless
         max_tokens, a stop string or a stop token cuts it short.  Raises RequestError for what cannot be enforced.
         """
@@ -176,8 +192,10 @@ class LLM:
         )
         params = params or SamplingParams()
         constraint, watcher = self.answer_constraint(params, conversation), self.chat_watcher(params, conversation)
-        ids = self.codec.encode(conversation).ids
-        (answer,) = self._run([self.request(ids, params, watcher=watcher, constraint=constraint)], None)
+        prompt = self.codec.encode(conversation)
+        pictures = self.pictures(prompt)
+        request = self.request(prompt.ids, params, watcher=watcher, constraint=constraint, pictures=pictures)
+        (answer,) = self._run([request], None)
         if constraint is not None:
             constraint.check()
         parsed = watcher.finish("length" if answer.request.finish_reason is FinishReason.LENGTH else "stop")
@@ -191,15 +209,16 @@ class LLM:
         seed: int | None = None,
         *,
         stop: str | Sequence[str] = (),
+        pictures: Sequence[Picture] = (),
     ) -> Generator[StreamEvent, None, None]:
         """Tokens of one answer as they come; closing the iterator aborts the request.
 
-        `seed` overrides that of the parameters, for a caller that drew one.  A stop string ends the answer with the
-        token that completes it in the raw text; whoever shows the text cuts it.  Raises RequestError at once; the
-        request is queued when the first event is asked for.
+        The ids have one placeholder for each of the pictures.  `seed` overrides that of the parameters, for a caller
+        that drew one.  A stop string ends the answer with the token that completes it in the raw text; whoever shows
+        the text cuts it.  Raises RequestError at once; the request is queued when the first event is asked for.
         """
         watcher = self.text_watcher(params, check_stop(stop))
-        return self._events(self.request(tuple(prompt_ids), params, seed, watcher))
+        return self._events(self.request(tuple(prompt_ids), params, seed, watcher, pictures=pictures))
 
     def as_finished(self, requests: Iterable[Request]) -> Iterator[Answer]:
         """Answers in the order they end; the next request is taken whenever fewer than `max_num_seqs` are open.
@@ -263,11 +282,14 @@ class LLM:
             thing = f"request {request.request_id} after {num_sent} tokens"
             raise ProtocolError(complaint(thing, "abort", "an end of its own", "a step failed that computed it too"))
 
-    def _requests(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> list[Request]:
+    def _requests(
+        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], images: Sequence[Sequence[Pictured]]
+    ) -> list[Request]:
         requests, faults = [], []
-        for number, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+        for number, (prompt, one, shown) in enumerate(zip(prompts, params, images, strict=True)):
             try:
-                requests.append(self.request(self.encode(prompt), one))
+                pictures = raw_pictures(shown, image_sizes(self.config.vision))
+                requests.append(self.request(self.encode(prompt), one, pictures=pictures))
             except RequestError as error:
                 faults.append(str(error) if len(prompts) == 1 else f"prompt {number}: {error}")
         if faults:
@@ -282,22 +304,27 @@ class LLM:
         watcher: StopWatcher | None = None,
         cache_salt: bytes = b"",
         constraint: Constraint | None = None,
+        pictures: Sequence[Picture] = (),
     ) -> Request:
         """A request that can run; nothing is queued.  Raises RequestError if it never could.
 
-        Only requests with equal salts find each other's tokens in the prefix cache.
+        The ids have one placeholder for each picture, which is widened to its span.  Only requests with equal salts
+        find each other's tokens in the prefix cache, and each other's pictures.
         """
         check_ids(ids, params, self.config.vocab_size)
         chosen = params.seed if seed is None else seed
+        widened, images = placed(ids, pictures, self.config.tokens.image, cache_salt)
         request = Request(
             request_id=self._next_id,
-            prompt_ids=ids,
+            prompt_ids=widened,
             params=params,
             seed=secrets.randbits(63) if chosen is None else chosen,
             eos_token_id=self.config.tokens.eos,
             stop_watcher=watcher,
             cache_salt=cache_salt,
             constraint=constraint,
+            images=images,
+            undrafted_because=UNDRAFTED if images and self.engine.drafting is not None else None,
         )
         self.engine.check(request)
         self._next_id += 1

@@ -22,7 +22,9 @@ from flash41.config.architecture import ModelConfig
 from flash41.config.run import Draft, PoolFormat, Profile
 from flash41.engine.drafting import Drafting
 from flash41.engine.engine import Engine
+from flash41.engine.image_shelf import ShelfLimits
 from flash41.engine.limits import SchedulerLimits
+from flash41.engine.pictures import EncodedPictures
 from flash41.engine.replay import Replay
 from flash41.engine.reuse import ReuseLimits
 from flash41.engine.runner import Runner
@@ -101,6 +103,7 @@ class LoadedModel:
             num_pages=plan.num_pages,
             reuse=reuse,
             replay=Replay(window=self.config.attention.window, decoder=plan.decoder_replay, prefix=plan.prefix_replay),
+            images=self._shelf_limits(plan),
         )
 
     def engine(self, plan: RunPlan) -> Engine:
@@ -109,7 +112,15 @@ class LoadedModel:
         if plan.draft_tokens:
             schedule = DraftSchedule(plan.draft_tokens) if plan.draft is Draft.ADAPTIVE else None
             drafting = Drafting(runner, plan.draft_tokens, plan.draft_accept, schedule)
-        return Engine(runner, self.limits(plan), drafting)
+        limits = self.limits(plan)
+        pictures = None if limits.images is None or self.encoder is None else EncodedPictures(self.encoder)
+        return Engine(runner, limits, drafting, pictures)
+
+    def _shelf_limits(self, plan: RunPlan) -> ShelfLimits | None:
+        if not plan.pictures.num_rows:
+            return None
+        assert self.encoder is not None, "the image encoder was not loaded"
+        return ShelfLimits(num_rows=plan.pictures.num_rows, num_patches=plan.pictures.num_patches)
 
     def _runner(self, store: Store, drafts: bool, images: ImageStore | None = None) -> Runner:
         assert not drafts or self.drafter is not None, "the draft stages were not loaded"

@@ -1,36 +1,20 @@
-"""Pictures of a prompt: their sizes from the configuration, their rows from the encoder, their place among the ids.
+"""Pictures to rows: what a plan wants encoded is encoded, what it wants forgotten goes before.
 
-    0 325 [511] 356, one picture of 10 positions   ->   0 325 511 511 511 511 511 511 511 511 511 511 356
-                                                        image at position 2, 10 rows
-
-Every position of a span carries the placeholder's id; its embedding is never used.  spec: vision.md section 6.
+Who needs which picture, and for how long, is decided in integers (`engine.image_shelf`).  spec: vision.md section 8.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from flash41.chat.image_pixels import bf16_values
-from flash41.chat.image_plan import ImageSizes
 from flash41.chat.images import Picture
-from flash41.config.architecture import VisionConfig
-from flash41.engine.plan import PlannedImage
-from flash41.errors import RequestError, complaint
+from flash41.engine.image_rows import ImageRows
+from flash41.engine.plan import PlannedEncoding, StepPlan
 from flash41.model.batch import Probe
 from flash41.model.image_encoder import ImageEncoder
 from flash41.model.vision import Grid
-
-
-def image_sizes(config: VisionConfig) -> ImageSizes:
-    """What a model's configuration says about sizes of pictures."""
-    return ImageSizes(
-        patch_size=config.patch_size,
-        downsample_ratio=config.downsample_ratio,
-        max_tokens=config.max_image_tokens,
-        min_pixels=config.min_pixels,
-        max_wh_ratio=config.max_wh_ratio,
-    )
 
 
 def patch_values(picture: Picture) -> Tensor:
@@ -44,28 +28,22 @@ def encode(encoder: ImageEncoder, picture: Picture, probe: Probe | None = None) 
     return encoder(patch_values(picture), grid, probe)  # type: ignore[no-any-return]
 
 
-def widen(
-    ids: Sequence[int], pictures: Iterable[Picture], image_token_id: int
-) -> tuple[tuple[int, ...], tuple[PlannedImage, ...]]:
-    """Ids with each placeholder repeated over its picture's span, and where the pictures lie.
+class EncodedPictures:
+    """The rows of the pictures that an engine keeps."""
 
-    Without pictures a placeholder is an id like any other.  RequestError if there are not as many placeholders as
-    pictures.
-    """
-    given = tuple(pictures)
-    places = [place for place, token in enumerate(ids) if token == image_token_id]
-    if not given:
-        return tuple(ids), ()
-    if len(places) != len(given):
-        thing = f"placeholders of images (id {image_token_id})"
-        raise RequestError(complaint(thing, len(places), f"one for each of {len(given)} images"))
-    widened: list[int] = []
-    images = []
-    done = 0
-    for place, picture in zip(places, given, strict=True):
-        widened += ids[done:place]
-        num_rows = picture.plan.num_tokens
-        images.append(PlannedImage(identity=picture.identity, start=len(widened), num_rows=num_rows))
-        widened += [image_token_id] * num_rows
-        done = place + 1
-    return (*widened, *ids[done:]), tuple(images)
+    def __init__(self, encoder: ImageEncoder) -> None:
+        self._encoder = encoder
+        self._rows: dict[bytes, Tensor] = {}
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are kept."""
+        return sum(len(rows) for rows in self._rows.values())
+
+    def rows_for(self, plan: StepPlan, picture_of: Callable[[PlannedEncoding], Picture]) -> ImageRows:
+        """All rows that a plan needs, after forgetting and encoding what it says, one picture after the other."""
+        for identity in plan.forgets:
+            self._rows.pop(identity, None)  # a step that broke off may not have come to it
+        for encoding in plan.encodings:
+            self._rows[encoding.identity] = encode(self._encoder, picture_of(encoding))
+        return self._rows

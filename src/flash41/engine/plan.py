@@ -75,6 +75,18 @@ class ImageMove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedEncoding:
+    """A picture that the image encoder is shown before the forward."""
+
+    identity: bytes
+    """Name under which its rows are kept."""
+    request_id: int
+    """A request that shows it."""
+    image_index: int
+    """Which of that request's images it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """All spans of a step, in the order of their rows."""
 
@@ -83,6 +95,10 @@ class StepPlan:
     """Images that slots take before the forward."""
     saves: tuple[ImageMove, ...] = ()
     """States that images take behind the forward."""
+    forgets: tuple[bytes, ...] = ()
+    """Pictures whose rows are given up first."""
+    encodings: tuple[PlannedEncoding, ...] = ()
+    """Pictures that are encoded then."""
 
     @property
     def num_rows(self) -> int:

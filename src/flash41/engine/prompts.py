@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from flash41.engine.llm_images import Pictured
 from flash41.engine.request import SamplingParams
 from flash41.errors import RequestError, combined, complaint
 
@@ -35,6 +36,17 @@ def as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: i
     if len(params) != count:
         raise RequestError(complaint("sampling parameters", len(params), f"one, or one per prompt ({count})"))
     return list(params)
+
+
+def as_images(images: Sequence[Sequence[Pictured]] | None, count: int) -> list[Sequence[Pictured]]:
+    """The pictures of each prompt; raises RequestError when there are more or fewer lists than prompts."""
+    if images is None:
+        return [()] * count
+    if isinstance(images, (str, bytes)) or any(isinstance(item, (str, bytes)) for item in images):
+        raise RequestError(complaint("images", "one image", "a list of images for each prompt"))
+    if len(images) != count:
+        raise RequestError(complaint("lists of images", len(images), f"one per prompt ({count})"))
+    return list(images)
 
 
 def check_ids(ids: Sequence[int], params: SamplingParams, vocab_size: int) -> None:

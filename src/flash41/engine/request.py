@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash41.cache.page_keys import PageKey
+from flash41.engine.prompt_images import PromptImage
 from flash41.errors import RequestError, combined, complaint
 
 SEED_LIMIT = 2**63
@@ -153,6 +154,8 @@ class Request:
     """Ends the answer unless ignored."""
     stop_watcher: StopWatcher | None = None
     constraint: Constraint | None = None
+    images: tuple[PromptImage, ...] = ()
+    """Pictures of the prompt, in order; their positions are part of `prompt_ids`."""
     output_ids: list[int] = field(default_factory=list)
     """Tokens of the answer so far, EOS included when it ended it."""
     finish_reason: FinishReason | None = None

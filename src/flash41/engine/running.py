@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from flash41.cache.pages import PageTable
+from flash41.engine.plan import PlannedImage
 from flash41.engine.request import Request
 
 
@@ -27,6 +28,11 @@ class Running:
         """Token ids at positions start .. end-1 of prompt and answer; nothing else of a long request is copied."""
         request, cut = self.request, len(self.request.prompt_ids)
         return (*request.prompt_ids[start:end], *request.output_ids[max(0, start - cut) : max(0, end - cut)])
+
+    def images(self, start: int, end: int) -> tuple[PlannedImage, ...]:
+        """Images of the request with positions among start .. end-1."""
+        planned = (image.planned for image in self.request.images)
+        return tuple(image for image in planned if image.start < end and image.end > start)
 
     @property
     def num_known(self) -> int:

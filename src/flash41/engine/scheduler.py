@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Mapping
 
 from flash41.cache.pages import PagePool, PageTable
+from flash41.chat.images import Picture
 from flash41.engine.events import NOTHING_VERIFIED, SampledToken, TokenEvent, Verified
+from flash41.engine.image_shelf import ImageShelf
 from flash41.engine.limits import SchedulerLimits
-from flash41.engine.plan import PlannedSpan, StepPlan
+from flash41.engine.plan import PlannedEncoding, PlannedSpan, StepPlan
 from flash41.engine.request import FinishReason, Request
 from flash41.engine.reuse import PrefixReuse
 from flash41.engine.running import Running
@@ -38,6 +40,7 @@ class Scheduler:
         self._pages = PagePool(limits.max_num_seqs * longest if limits.num_pages is None else limits.num_pages)
         assert self._pages.num_pages >= longest, f"{self._pages.num_pages} pages cannot hold one request of {longest}"
         self.reuse = PrefixReuse(limits.reuse, self._pages, limits.block_size, limits.replay)
+        self.shelf = ImageShelf(limits.images)
         self.num_preemptions = 0
         self.drafts = DraftCounters()
 
@@ -71,6 +74,9 @@ class Scheduler:
             num_block_tokens=self.drafts.num_tokens,
             drafted_tokens=tuple(self.drafts.drafted),
             accepted_tokens=tuple(self.drafts.accepted),
+            num_pictures_encoded=self.shelf.num_encoded,
+            num_pictures_found=self.shelf.num_found,
+            num_picture_rows=self.shelf.num_rows,
         )
 
     def add(self, request: Request) -> None:
@@ -86,6 +92,7 @@ class Scheduler:
         if length >= self.limits.max_model_len:
             expected = f"fewer tokens than max_model_len {self.limits.max_model_len}"
             raise RequestError(complaint("prompt length", length, expected, "shorten it or raise max_model_len"))
+        self.shelf.check(request)
 
     def abort(self, request_id: int) -> list[TokenEvent]:
         """Forgets a request wherever it is; an unknown or finished one is no error."""
@@ -114,10 +121,13 @@ class Scheduler:
         by_id = {running.request.request_id: running for running in self._running}
         restores = [self.reuse.restore_of(by_id[span.request_id]) for span in spans]
         saves = [self.reuse.save_at(by_id[span.request_id], span.end) for span in spans if not span.num_drafts]
+        encodings, forgets = self.shelf.take()
         return StepPlan(
             spans=tuple(spans),
             restores=tuple(move for move in restores if move is not None),
             saves=tuple(move for move in saves if move is not None),
+            forgets=forgets,
+            encodings=encodings,
         )
 
     def _admit(self) -> None:
@@ -142,6 +152,7 @@ class Scheduler:
                 continue  # gave its pages to an answer planned before it
             length = self.reuse.cut(running, min(running.num_missing, budget))
             length = min(length, self._room(running, length))
+            length = self.shelf.reach(running.request, running.num_computed, length)
             if length > 0:
                 drafts = self._drafts(running, budget - length - max(0, num_answers))
                 running.table.append(running.growth(length + len(drafts)))
@@ -209,6 +220,7 @@ class Scheduler:
             window_start=running.window_start,
             planes_end=running.planes_end,
             tail_start=self.reuse.tail_start(running.request),
+            images=running.images(start - self.limits.look_back, start + length),
         )
 
     def commit(
@@ -219,6 +231,7 @@ class Scheduler:
         `tokens` are those of requests without drafts in the plan, `verified` those of the others.  What lies behind a
         stop is cut: it becomes no token, and no row that it led to is kept.
         """
+        self.shelf.commit(plan.encodings)
         by_id = {running.request.request_id: running for running in self._running}
         events = []
         for span in plan.spans:
@@ -230,6 +243,7 @@ class Scheduler:
                 continue
             running.num_computed += len(span.ids)
             self.reuse.book(running)  # before its end, which gives the pages back
+            self.shelf.pass_by(running.request, running.num_computed)
             if span.samples:
                 token = tokens[span.request_id]
                 events.append(self._event(running, token, self._append(running, token)))
@@ -255,6 +269,11 @@ class Scheduler:
         by_id = {running.request.request_id: running.request for running in self._running}
         return [by_id[span.request_id] for span in plan.spans if span.samples]
 
+    def picture(self, encoding: PlannedEncoding) -> Picture:
+        """The picture that a planned encoding is about."""
+        by_id = {running.request.request_id: running.request for running in self._running}
+        return by_id[encoding.request_id].images[encoding.image_index].picture
+
     def _append(self, running: Running, token: SampledToken) -> FinishReason | None:
         """Puts a token behind the answer; why it is the last one, or None."""
         running.request.output_ids.append(token.token_id)
@@ -277,6 +296,7 @@ class Scheduler:
         self._running.remove(running)
         self._free_slots.append(running.slot)
         self.reuse.forget(running)
+        self.shelf.leave(running.request)
         running.table.release()
 
     def check_integrity(self) -> None:
@@ -286,3 +306,4 @@ class Scheduler:
         assert sorted(used + self._free_slots) == list(range(total)), (used, self._free_slots, total)
         held = [page for running in self._running for page in running.table.page_ids]
         self._pages.check_integrity([*held, *self.reuse.check_integrity()])
+        self.shelf.check_integrity(self.running_ids)

@@ -76,3 +76,9 @@ class EngineStats:
     """Drafts verified, by position behind the token they follow."""
     accepted_tokens: tuple[int, ...]
     """Those of them that are tokens of an answer."""
+    num_pictures_encoded: int
+    """Pictures that the image encoder was shown."""
+    num_pictures_found: int
+    """Times a request came to a picture whose rows were there or on their way."""
+    num_picture_rows: int
+    """Rows of pictures that are kept now."""

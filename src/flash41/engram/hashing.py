@@ -115,12 +115,11 @@ def row_ids(constants: EngramHash, seen: Ids) -> Ids:
         raise ProtocolError(
             complaint(f"windows of Engram layer {constants.layer_id}, least and largest", span, expected)
         )
-    mixed = seen[:, 0] * np.int64(constants.multipliers[0])
-    buckets = []
-    for back, moduli in enumerate(constants.moduli, start=1):
-        mixed = mixed ^ (seen[:, back] * np.int64(constants.multipliers[back]))
-        buckets.append(mixed[:, None] % np.array(moduli, dtype=np.int64))  # [T, heads]
-    return np.concatenate(buckets, axis=1) + np.array(constants.offsets, dtype=np.int64)
+    products = seen * np.array(constants.multipliers, dtype=np.int64)
+    mixed = np.bitwise_xor.accumulate(products, axis=1)[:, 1:]  # [T, orders]
+    buckets = mixed[:, :, None] % np.array(constants.moduli, dtype=np.int64)  # [T, orders, heads]
+    offsets = np.array(constants.offsets, dtype=np.int64)
+    return buckets.reshape(len(seen), len(offsets)) + offsets
 
 
 def rows_for_span(constants: EngramHash, compressed: Ids, start: int, length: int, pad: int) -> Ids:

@@ -67,9 +67,12 @@ class EngramTable:
         """
         num_tokens, columns = row_ids.shape
         wanted = row_ids if masked is None else row_ids[~masked]
-        distinct, place = np.unique(wanted, return_inverse=True)
-        values = self.rows(distinct).dequantize(torch.bfloat16)
-        taken = values.index_select(0, torch.from_numpy(place.reshape(-1)))
+        if len(wanted) == 1:  # columns have rows of their own: a token names none twice
+            taken = self.rows(wanted.reshape(-1)).dequantize(torch.bfloat16)
+        else:
+            distinct, place = np.unique(wanted, return_inverse=True)
+            values = self.rows(distinct).dequantize(torch.bfloat16)
+            taken = values.index_select(0, torch.from_numpy(place.reshape(-1)))
         gathered = taken.view(len(wanted), columns * self.head_dim)
         if masked is None:
             return gathered

@@ -73,8 +73,8 @@ class Attention(nn.Module):
         else:
             heads, index_heads = self.wq_b.beside(self.indexer.wq_b, qr)
         # Query heads and the window row turn by the same angles, so they turn together.
-        q, kv = heads.view(-1, self._config.num_heads, self._config.head_dim), self.kv_norm(row).unsqueeze(1)
-        turned = self._kernels.rotate(torch.cat((q, kv), 1), *angles)
+        q = heads.view(-1, self._config.num_heads, self._config.head_dim)
+        turned = self._kernels.rotate(torch.cat((q, self.kv_norm(row).unsqueeze(1)), 1), *angles)
         q, kv = turned[:, :-1], self._round.window(turned[:, -1])
         probe(f"{self._name}.attn.q", q)
         if probe.active:
@@ -88,7 +88,7 @@ class Attention(nn.Module):
         scale = self._config.head_dim**-0.5
         o = self._kernels.sparse_attention(q, rows, lists.index, lists.counts, self.attn_sink, scale)
         o = self._kernels.rotate(o, *angles, inverse=True)
-        return self.wo_b(self.wo_a(o.reshape(o.shape[0], self._config.o_groups, -1)))  # type: ignore[no-any-return]
+        return self.wo_b(self.wo_a(o.reshape(o.shape[0], self._config.o_groups, -1)))
 
     def context_row(self, x: Tensor, angles: Angles) -> Rows:
         """[n, D] -> [n, d]: window rows of inputs that ask nothing; what the target hands to a draft stage."""
@@ -121,7 +121,7 @@ class Attention(nn.Module):
         layer_id = self._spec.layer_id
         selection = indexer(x, heads, step, selections)
         selections.by_owner[layer_id] = selection
-        selections.lists[layer_id] = join(window, selection)
+        selections.lists[layer_id] = join(window, selection, selections)
 
     def _rows(self, window: WindowRows, step: Step, selections: Selections) -> tuple[Tensor, RowLists]:
         """The stack of rows this layer reads, and each query's list into it."""
@@ -130,24 +130,29 @@ class Attention(nn.Module):
             return window.rows, RowLists(index=window.index, counts=window.counts)
         selection = selections.by_owner[topk_owner]
         if topk_owner not in selections.lists:  # chosen before the rows of the forward became fewer
-            selections.lists[topk_owner] = join(window, selection)
+            selections.lists[topk_owner] = join(window, selection, selections)
         lists = selections.lists[topk_owner]
         if selection.width == 0:
             return window.rows, lists
-        chosen = step.view.read_main(owner, selection.rows[:, : selection.width])
-        return torch.cat((window.rows, chosen.flatten(0, 1))), lists
+        if selections.read is None or selections.read[0] != (owner, topk_owner):
+            chosen = step.view.read_main(owner, selection.rows[:, : selection.width]).flatten(0, 1)
+            selections.read = (owner, topk_owner), chosen
+        return torch.cat((window.rows, selections.read[1])), lists
 
 
-def join(window: WindowRows, selection: Selection) -> RowLists:
+def join(window: WindowRows, selection: Selection, selections: Selections) -> RowLists:
     """Lists of window rows with the selected rows appended.
 
     [window 0 .. c-1 | selected 0 .. s-1 | unused ...]      c, s differ from query to query
+
+    Where a row stands depends on the width of a selection only, so selections of one width share the numbers.
     """
     width, counts = selection.width, window.counts
     if width == 0:
         return RowLists(index=window.index, counts=counts)
-    slot = torch.arange(window.index.shape[1] + width) - counts.unsqueeze(1)
-    first = window.rows.shape[0] + torch.arange(len(counts)).unsqueeze(1) * width
-    padded = torch.nn.functional.pad(window.index, (0, width))
-    index = torch.where(slot < 0, padded, first + slot.clamp(min=0, max=width - 1))
-    return RowLists(index=index, counts=counts + selection.counts)
+    if width not in selections.numbers:
+        slot = torch.arange(window.index.shape[1] + width) - counts.unsqueeze(1)
+        first = window.rows.shape[0] + torch.arange(len(counts)).unsqueeze(1) * width
+        padded = torch.nn.functional.pad(window.index, (0, width))
+        selections.numbers[width] = torch.where(slot < 0, padded, first + slot.clamp_(min=0, max=width - 1))
+    return RowLists(index=selections.numbers[width], counts=counts + selection.counts)

@@ -101,10 +101,12 @@ class Backbone(nn.Module):
     def _step(self, batch: ForwardBatch, view: BatchView, probe: Probe) -> Step:
         compressed = [ratio for ratio in self._ratios if ratio > 0]
         last = max(span.end for span in view.spans)
+        # All compressed ratios turn by one table.
+        turns = {kind: self._rope.angles(batch.positions, kind) for kind in {min(ratio, 1) for ratio in self._ratios}}
         return Step(
             batch=batch,
             view=view,
-            angles={ratio: self._rope.angles(batch.positions, ratio) for ratio in self._ratios},
+            angles={ratio: turns[min(ratio, 1)] for ratio in self._ratios},
             visible={ratio: (batch.positions + 1) // ratio for ratio in compressed},
             most_visible={ratio: last // ratio for ratio in compressed},
             probe=probe,
@@ -116,4 +118,4 @@ class Backbone(nn.Module):
         normed = self.norm(hidden)
         step.probe("final.hidden", hidden)
         step.probe("final.norm", normed)
-        return self.head(normed[step.batch.logit_rows] if step.probe.active else normed)  # type: ignore[no-any-return]
+        return self.head(normed[step.batch.logit_rows] if step.probe.active else normed)

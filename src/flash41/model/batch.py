@@ -115,5 +115,9 @@ class Selections:
     """Selection of each scorer, by layer id."""
     lists: dict[int, RowLists] = field(default_factory=dict)
     """Row lists of each selection, by the same layer id."""
+    numbers: dict[int, Tensor] = field(default_factory=dict)
+    """`RowLists.index` of all selections of a width, by the width."""
+    read: tuple[tuple[int, int], Tensor] | None = None
+    """Owner and scorer of the rows read last, and these [T * width, d]; layers that reuse a selection read them too."""
     candidates: Tensor | None = None
     """int64 [T, n]: blocks kept by the candidate source, ascending, -1 tail."""

@@ -29,6 +29,8 @@ class Compressor(nn.Module):
         """Latent rows [n, d] of the groups this batch closes, from x [T, D]."""
         values = self.wkv(x)
         if self.wgate is None:
-            return self.norm(values[view.closed_groups(self.ratio).last_rows])  # type: ignore[no-any-return]
+            return self.norm(values[view.closed_groups(self.ratio).last_rows])
         members = view.group_members(owner, values, self.wgate(x))
-        return self.norm(self._kernels.pool_group(*members).to(x.dtype))  # type: ignore[no-any-return]
+        if len(members[0]) == 0:
+            return x.new_empty(0, values.shape[1])  # every group stays open
+        return self.norm(self._kernels.pool_group(*members).to(x.dtype))

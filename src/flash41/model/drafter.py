@@ -41,7 +41,7 @@ class TapProjection(nn.Module):
 
     def forward(self, taps: Tensor) -> Tensor:
         """[T, taps * D] -> [T, D]."""
-        return self.main_norm(self.main_proj(taps))  # type: ignore[no-any-return]
+        return self.main_norm(self.main_proj(taps))
 
 
 class Drafter(nn.Module):

@@ -24,6 +24,9 @@ from flash41.model.batch import Angles, Selection, Selections, Step
 from flash41.model.linear import Linear, RMSNorm, ScaledLinear
 from flash41.model.rounding import Rounding, as_tensor
 
+RowsOfBand = Tensor | slice
+"""Which rows of a forward are scored at once; all of them, mostly."""
+
 SCORES_PER_BAND = 1 << 25
 """Scores held at a time; bounds memory at long context, never changes a result."""
 
@@ -101,7 +104,7 @@ class Indexer(nn.Module):
         counts = (selected >= 0).sum(1)
         return Selection(rows=selected, width=min(config.topk, most), counts=counts)
 
-    def _select(self, rows: Tensor, scores: Tensor, visible: Tensor, selections: Selections) -> Tensor:
+    def _select(self, rows: RowsOfBand, scores: Tensor, visible: Tensor, selections: Selections) -> Tensor:
         config = self._config
         allowed = torch.arange(scores.shape[1]) < visible.unsqueeze(1)
         if self._spec.produces_candidates:
@@ -118,7 +121,7 @@ class Indexer(nn.Module):
             allowed &= inside
         return self._kernels.select_rows(scores, allowed, config.topk)
 
-    def _bands(self, q: Tensor, weights: Tensor, step: Step) -> Iterator[tuple[Tensor, Tensor]]:
+    def _bands(self, q: Tensor, weights: Tensor, step: Step) -> Iterator[tuple[RowsOfBand, Tensor]]:
         """(rows of the forward, their scores [rows, N]) in pieces that fit in memory.
 
         Spans of equal length are scored together, each against its own request's keys.
@@ -128,9 +131,14 @@ class Indexer(nn.Module):
             keys = step.view.read_index(owner, spans)[:, : max(span.end for span in spans) // self._spec.ratio]
             if keys.shape[1] == 0:
                 continue
-            length = spans[0].length
+            num_spans, length = len(spans), spans[0].length
+            size = max(1, SCORES_PER_BAND // (num_spans * keys.shape[1]))
+            if num_spans == len(step.view.spans) and length <= size:
+                every = (num_spans, length)
+                scores = self._scores(q.unflatten(0, every), keys, weights.unflatten(0, every))
+                yield slice(None), scores.flatten(0, 1)
+                continue
             rows = torch.tensor([span.offset for span in spans]).unsqueeze(1) + torch.arange(length)
-            size = max(1, SCORES_PER_BAND // (len(spans) * keys.shape[1]))
             for first in range(0, length, size):
                 band = rows[:, first : first + size]
                 yield band.flatten(), self._scores(q[band], keys, weights[band]).flatten(0, 1)

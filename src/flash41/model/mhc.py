@@ -5,17 +5,16 @@ while `post` and `comb` belong to the sub-layer that predicted them.  spec: mhc.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flash41.config.architecture import ModelConfig
 from flash41.kernels.interface import Kernels
 
 
-class HyperConnection(nn.Module):
+class HyperConnection:
     """`hc_attn_*` or `hc_ffn_*` of one layer; parameters FP32."""
 
     def __init__(self, fn: Tensor, base: Tensor, scale: Tensor, config: ModelConfig, kernels: Kernels) -> None:
-        super().__init__()
         self.fn = fn
         self.base = base
         self.scale = scale
@@ -24,7 +23,7 @@ class HyperConnection(nn.Module):
         self._norm_eps = config.rms_norm_eps
         self._kernels = kernels
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pre [T, S], post [T, S] and comb [T, source, destination] from the streams x [T, S, D]."""
         return self._kernels.mhc_mixes(
             x, self.fn, self.base, self.scale, self._iterations, self._hc_eps, self._norm_eps

@@ -27,6 +27,9 @@ from flash41.model.linear import RMSNorm
 VISION_NORM_EPS = 1e-6
 """Epsilon of the tower's norms; the text model's is 1e-20."""
 
+ROWS_PER_BAND = 256
+"""Patches that pass a linear map together: bounds scratch memory.  A row's result does not depend on its company."""
+
 
 class BiasedLinear(nn.Module):
     """A BF16 weight with a bias, which is added in FP32 before the one store."""
@@ -93,16 +96,24 @@ class VisionBlock(nn.Module):
 
     def forward(self, x: Tensor, angles: Angles) -> Tensor:
         """[N, C] -> [N, C]."""
-        x = x + self._attention(self.norm1(x), angles)
+        mixed = self._attention(x, angles)
+        bands = zip(x.split(ROWS_PER_BAND), mixed.split(ROWS_PER_BAND), strict=True)
+        return torch.cat([self._mlp(rows + self.wo(band)) for rows, band in bands])
+
+    def _mlp(self, x: Tensor) -> Tensor:
         gate, up = self.w1(self.norm2(x)).chunk(2, -1)
         opened = (gate.double() * gate.double().sigmoid()).to(x.dtype)  # stored before the product, as the tower was
         return x + self.w2(opened * up)  # type: ignore[no-any-return]
 
     def _attention(self, x: Tensor, angles: Angles) -> Tensor:
-        q, k, v = (part.unflatten(1, (self._num_heads, -1)) for part in self.wqkv(x).chunk(3, -1))
-        q, k = rotate_halves(q, angles), rotate_halves(k, angles)
-        mixed = self._kernels.full_attention(q, k, v, q.shape[-1] ** -0.5)
-        return self.wo(mixed.flatten(1))  # type: ignore[no-any-return]
+        bands = zip(*(part.split(ROWS_PER_BAND) for part in (x, *angles)), strict=True)
+        q, k, v = (torch.cat(parts) for parts in zip(*(self._turned(*band) for band in bands), strict=True))
+        return self._kernels.full_attention(q, k, v, q.shape[-1] ** -0.5).flatten(1)
+
+    def _turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated q and k, and v, all [n, H, d]."""
+        q, k, v = (part.unflatten(1, (self._num_heads, -1)) for part in self.wqkv(self.norm1(x)).chunk(3, -1))
+        return rotate_halves(q, (cos, sin)), rotate_halves(k, (cos, sin)), v
 
 
 class VisionTower(nn.Module):
@@ -127,4 +138,4 @@ class VisionTower(nn.Module):
             probe(f"vision.block{block_id}", x)
         x = self.norm(x)
         probe("vision.norm", x)
-        return x  # type: ignore[no-any-return]
+        return x

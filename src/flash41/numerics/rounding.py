@@ -34,12 +34,10 @@ _E4M3_SMALLEST_NORMAL_BITS = (127 - 6) << 23
 _E4M3_ROUNDING_SHIFT = (20 << 23) | 0x00400000
 """Turns the pattern of 2^e into that of 1.5 * 2^(e+20)."""
 _INFINITY_BITS_64 = 0x7FF0000000000000
-_FROM_448_TO_NEXT = (1 << 50) - 1
-"""Carries into the exponent what has a mantissa above 1.75."""
-_E4M3_SUMMAND_SHIFT = (49 << 52) | (1 << 51)
-"""Turns the FP64 pattern of 2^e into that of 1.5 * 2^(e+49)."""
-_E4M3_FINEST_SUMMAND = 1.5 * 2.0**35
-"""Times 256 s: 1.5 * 2^52 steps of 2^-9 s."""
+_FROM_LARGEST_TO_NORMAL = (1 << 50) - 1 - (14 << 52)
+"""Carries into the exponent what has a mantissa above 1.75, then takes 14 from it: the step from 2^8 s to 2^-6 s."""
+_E4M3_SUMMAND = 1.5 * 2.0**49
+"""Times 2^e: 1.5 * 2^52 steps of 2^(e-3)."""
 _E2M1_SMALLEST_NORMAL_BITS = 127 << 23
 _E2M1_ROUNDING_SHIFT = (22 << 23) | 0x00400000
 """Turns the pattern of 2^e into that of 1.5 * 2^(e+22)."""
@@ -90,16 +88,16 @@ def nearest_e4m3(x: Tensor) -> Tensor:
 def nearest_e4m3_scaled(x: Tensor, largest: Tensor) -> Tensor:
     """FP64 values of x / s rounded to E4M3, times s, where s is the smallest power of two >= largest / 448.
 
-    `largest` [..., 1] is at least every |x| of its group and above 0.  A power of two moves no bit of a mantissa, so
-    nothing is divided: a number in [2^e, 2^(e+1)) is rounded to multiples of 2^(e-3), but never finer than 2^-9 s, by
-    adding and subtracting 1.5 * 2^52 times that step.  448 is 1.75 * 2^8: s takes the exponent of `largest` - 8, one
-    more where the mantissa is above 1.75.  FP64 has room for the sum of any FP32 number, and an infinity or a NaN in
-    `largest` makes the sum one.
+    `largest` [..., 1] is at least every |x| of its group and above 2^-1000.  A power of two moves no bit of a mantissa,
+    so nothing is divided: a number in [2^e, 2^(e+1)) is rounded to multiples of 2^(e-3), but never finer than 2^-9 s,
+    by adding and subtracting 1.5 * 2^52 times that step.  448 is 1.75 * 2^8: s takes the exponent of `largest` - 8, one
+    more where the mantissa is above 1.75, and 2^-9 s is the step of numbers from 2^-6 s on.  Patterns are compared in
+    place of numbers.  FP64 has room for the sum of any FP32 number, and an infinity or a NaN in `largest` makes the
+    summand infinite, and with it the result NaN.
     """
-    exponent = largest.view(torch.int64).add(_FROM_448_TO_NEXT).bitwise_and_(_INFINITY_BITS_64)
-    finest = exponent.view(torch.float64).mul_(_E4M3_FINEST_SUMMAND)
-    own = (x.view(torch.int64) & _INFINITY_BITS_64).add_(_E4M3_SUMMAND_SHIFT).view(torch.float64)
-    summand = torch.maximum(own, finest)
+    least = largest.view(torch.int64).add(_FROM_LARGEST_TO_NORMAL).bitwise_and_(_INFINITY_BITS_64)
+    own = x.view(torch.int64) & _INFINITY_BITS_64
+    summand = torch.maximum(own, least).view(torch.float64).mul_(_E4M3_SUMMAND)
     return (x + summand).sub_(summand)
 
 

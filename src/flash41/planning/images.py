@@ -31,8 +31,8 @@ class ImagePlan:
     """Why that many."""
 
 
-def image_plan(wish: RunWish, geometry: PoolGeometry, length: int) -> ImagePlan:
-    """The images of a wish whose requests are `length` positions long."""
+def image_plan(wish: RunWish, geometry: PoolGeometry, length: int, taken_bytes: int = 0) -> ImagePlan:
+    """The images of a wish whose requests are `length` positions long; `taken_bytes` of a budget are used otherwise."""
     if not wish.prefix_cache:
         return ImagePlan(count=0, reason="the prefix cache is off, as asked")
     if wish.prefix_replay:
@@ -43,7 +43,7 @@ def image_plan(wish: RunWish, geometry: PoolGeometry, length: int) -> ImagePlan:
     size = f"{geometry.image_bytes:,} bytes of STATE each; "
     if wish.memory_bytes is None:
         return ImagePlan(count=wanted, reason=size + f"{PER_SLOT} per slot and {BESIDES} more")
-    budget, slots = wish.memory_bytes, wish.max_num_seqs
+    budget, slots = max(0, wish.memory_bytes - taken_bytes), wish.max_num_seqs
     share = (budget - state_floor(geometry, slots)) // LARGEST_SHARE
     behind_all = budget - placement(geometry, slots * geometry.pages_for(length), slots).total_bytes
     behind_one = budget - placement(geometry, geometry.pages_for(length), slots).total_bytes

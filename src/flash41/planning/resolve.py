@@ -18,6 +18,7 @@ from flash41.config.run import Draft, DraftAccept, RunWish
 from flash41.config.run_rules import check
 from flash41.errors import CapacityError, complaint
 from flash41.planning.images import image_interval, image_plan
+from flash41.planning.pictures import PicturePlan, picture_plan
 
 DEFAULT_MODEL_LEN = 8192
 """Positions of a request where nobody asks for more."""
@@ -70,15 +71,18 @@ class RunPlan:
     """Which drafts stay."""
     draft_tokens: int
     """Drafts per step, by which every ring is deeper; 0 without drafting."""
+    pictures: PicturePlan
+    """What is kept and encoded of pictures."""
     choices: tuple[Choice, ...]
     """Every derived number with its reason."""
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of pool and images."""
+        """Bytes of pool, state images and rows of pictures."""
         if self.placement is None:
-            return 0
-        return self.placement.total_bytes + self.num_images * self.placement.geometry.image_bytes
+            return self.pictures.rows_bytes
+        state_images = self.num_images * self.placement.geometry.image_bytes
+        return self.placement.total_bytes + state_images + self.pictures.rows_bytes
 
 
 def default_block_size(config: ModelConfig) -> int:
@@ -99,26 +103,29 @@ def resolve(wish: RunWish, config: ModelConfig) -> RunPlan:
     geometry = pool_geometry(config, wish.pool, block_size=wish.block_size, draft_tokens=draft_tokens(wish, config))
     wanted = wish.max_num_seqs * geometry.pages_for(length)
     places = placement(geometry, wanted, wish.max_num_seqs)
-    images = image_plan(wish, geometry, length)
-    budget = None if wish.memory_bytes is None else wish.memory_bytes - images.count * geometry.image_bytes
+    pictures = picture_plan(wish, config)
+    images = image_plan(wish, geometry, length, pictures.rows_bytes)
+    beside = images.count * geometry.image_bytes + pictures.rows_bytes
+    budget = None if wish.memory_bytes is None else max(0, wish.memory_bytes - beside)
     if budget is not None and places.total_bytes > budget:
-        places = _within(budget, geometry, wish.max_num_seqs)
+        places = _within(budget, wish, geometry, beside)
     longest = min(length, places.num_pages * geometry.block_size)
     if wish.max_model_len is not None and longest < length:
         # A request that does not fit alone could never finish.
         expected = f"at most the {longest} tokens that a budget of {wish.memory_bytes} bytes holds"
-        needed = placement(geometry, geometry.pages_for(length), wish.max_num_seqs).total_bytes
+        needed = placement(geometry, geometry.pages_for(length), wish.max_num_seqs).total_bytes + pictures.rows_bytes
         raise CapacityError(complaint("max_model_len", length, expected, f"{needed} bytes hold one such request"))
     choices = (
         Choice(name="slots", value=places.num_slots, reason=f"{geometry.state_bytes:,} bytes of STATE each"),
         Choice(name="pages", value=places.num_pages, reason=_why_pages(wish, places, wanted)),
         Choice(name="pool bytes", value=places.total_bytes, reason="pages and STATE in one allocation"),
         Choice(name="images", value=images.count, reason=images.reason),
+        *_pictures(pictures),
         _longest(wish, config, longest),
         *_drafts(wish, config),
         *_replays(wish, config),
     )
-    return _plan(wish, config, places, places.num_pages, longest, images.count, choices)
+    return _plan(wish, config, places, places.num_pages, longest, images.count, pictures, choices)
 
 
 def draft_tokens(wish: RunWish, config: ModelConfig) -> int:
@@ -126,31 +133,43 @@ def draft_tokens(wish: RunWish, config: ModelConfig) -> int:
     return config.dspark.block_size if wish.drafts else 0
 
 
-def _within(budget: int, geometry: PoolGeometry, num_slots: int) -> Placement:
-    """The largest pool of a budget, at least one page."""
+def window_slot_bytes(wish: RunWish, config: ModelConfig) -> int:
+    """Bytes of one request's windows, which is all a model without compressed rows keeps."""
+    _, row = row_bytes(wish.pool.main, config.attention.head_dim)
+    tokens = draft_tokens(wish, config)
+    num_layers = config.num_layers + (config.dspark.num_stages if tokens else 0)
+    return num_layers * (config.attention.window + tokens) * row
+
+
+def _within(budget: int, wish: RunWish, geometry: PoolGeometry, beside: int) -> Placement:
+    """The largest pool of a budget, at least one page; `beside` are the bytes it has lost already."""
+    num_slots = wish.max_num_seqs
     least = placement(geometry, 1, num_slots).total_bytes
     if budget < least:
-        expected = f"at least {least} for {num_slots} STATE entries and one page"
-        raise CapacityError(complaint("cache budget in bytes", budget, expected, "fewer requests at once need less"))
+        also = " and one picture" if wish.images else ""
+        expected = f"at least {least + beside} for {num_slots} STATE entries and one page{also}"
+        remedy = "fewer requests at once need less"
+        raise CapacityError(complaint("cache budget in bytes", wish.memory_bytes, expected, remedy))
     return split_budget(geometry, budget, num_slots).placement
 
 
 def _without_pages(wish: RunWish, config: ModelConfig, length: int) -> RunPlan:
     """The plan of a model whose layers have windows only: rings of every slot, and pages that cost nothing."""
-    _, row = row_bytes(wish.pool.main, config.attention.head_dim)
-    tokens = draft_tokens(wish, config)
-    num_layers = config.num_layers + (config.dspark.num_stages if tokens else 0)
-    per_slot = num_layers * (config.attention.window + tokens) * row
-    least = wish.max_num_seqs * per_slot
+    per_slot = window_slot_bytes(wish, config)
+    pictures = picture_plan(wish, config)
+    least = wish.max_num_seqs * per_slot + pictures.rows_bytes
     if wish.memory_bytes is not None and wish.memory_bytes < least:
-        expected = f"at least {least} for the windows of {wish.max_num_seqs} requests"
+        also = " and the rows of a picture" if pictures.rows_bytes else ""
+        expected = f"at least {least} for the windows of {wish.max_num_seqs} requests{also}"
         raise CapacityError(complaint("cache budget in bytes", wish.memory_bytes, expected))
     choices = (
         Choice(name="slots", value=wish.max_num_seqs, reason=f"{per_slot:,} bytes of windows each, no pages"),
+        *_pictures(pictures),
         _longest(wish, config, length),
         *_drafts(wish, config),
     )
-    return _plan(wish, config, None, wish.max_num_seqs * -(-length // wish.block_size), length, 0, choices)
+    num_pages = wish.max_num_seqs * -(-length // wish.block_size)
+    return _plan(wish, config, None, num_pages, length, 0, pictures, choices)
 
 
 def _why_pages(wish: RunWish, places: Placement, wanted: int) -> str:
@@ -168,6 +187,13 @@ def _longest(wish: RunWish, config: ModelConfig, length: int) -> Choice:
     else:
         reason = "where the model ends" if length == config.max_positions else "where the pool ends"
     return Choice(name="longest request", value=length, reason=reason)
+
+
+def _pictures(pictures: PicturePlan) -> Iterator[Choice]:
+    if pictures.num_rows:
+        yield Choice(name="rows of pictures", value=pictures.num_rows, reason=pictures.reason)
+        reason = "held while a picture is encoded, at most; beside the cache"
+        yield Choice(name="image encoder bytes", value=pictures.encoder_bytes, reason=reason)
 
 
 def _replays(wish: RunWish, config: ModelConfig) -> Iterator[Choice]:
@@ -196,6 +222,7 @@ def _plan(
     num_pages: int,
     length: int,
     num_images: int,
+    pictures: PicturePlan,
     choices: tuple[Choice, ...],
 ) -> RunPlan:
     return RunPlan(
@@ -213,5 +240,6 @@ def _plan(
         draft=wish.draft,
         draft_accept=wish.draft_accept or DraftAccept.SHARED_NOISE,
         draft_tokens=draft_tokens(wish, config),
+        pictures=pictures,
         choices=choices,
     )

@@ -89,15 +89,17 @@ async def answer(
     count = (record.n or 1) if isinstance(record, ChatBody) else 1
     with contextlib.ExitStack() as inside:
         inside.enter_context(context.gate.entered(count))
-        read = context.reader.read
-        call = await beside_the_loop(body, read, protocol, body.fields, record, request.state.salt)
+        salt = request.state.salt
+        rendered = await beside_the_loop(body, context.reader.begin, protocol, body.fields, record)
+        pictures = await context.pictures.read(rendered[1], inside)
+        call = await beside_the_loop(body, context.reader.call, protocol, body.fields, rendered, pictures, record, salt)
         name = f"{PREFIXES[protocol]}{request.state.request_id}"
         manner = Manner(
             protocol=protocol,
             stream=call.stream,
             shows_seed=protocol is protocols.Protocol.CHAT,
             seed=call.seed,
-            num_prompt_tokens=len(call.prompt.ids),
+            num_prompt_tokens=call.num_prompt_tokens,
         )
         return await _respond(context, request, Replies(context.service, call, name, _now()), manner, inside)
 

@@ -17,6 +17,7 @@ from flash41.server.conversations import ConstraintFor, ConversationReader
 from flash41.server.door import Door, error_body, error_headers
 from flash41.server.limits import Gate
 from flash41.server.metrics import Metrics
+from flash41.server.pictures import PictureDesk
 from flash41.server.routes.chat import chat_routes
 from flash41.server.routes.completions import completion_routes
 from flash41.server.routes.health import health_routes
@@ -72,6 +73,7 @@ def create_app(
         gate=gate,
         metrics=Metrics(service, gate),
         reader=ConversationReader(service, settings, constraint_for),
+        pictures=PictureDesk(facts, settings),
         started=int(time.time()),
     )
     api = FastAPI(title="flash41", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)

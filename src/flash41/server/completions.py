@@ -17,7 +17,7 @@ from flash41.engine.events import SampledToken
 from flash41.engine.request import SamplingParams
 from flash41.errors import Flash41Error, RequestError
 from flash41.server.api_errors import ApiError, refused
-from flash41.server.conversations import check_model, check_room, sampling
+from flash41.server.conversations import check_model, check_room, check_size, sampling
 from flash41.server.replies import Tally, drafts_of, engine_finish, interleaved, summed_details
 from flash41.server.schemas import LARGEST_SEED, CompletionBody
 from flash41.server.service import Generation, Job, ModelFacts, Service
@@ -63,9 +63,8 @@ def read_call(record: CompletionBody, service: Service, settings: ServerSettings
     for ids in prompts:
         params = _params(record, len(ids), facts)
         for _ in range(count):
-            watcher = TextWatcher(service.codec.tokenizer, stop, facts.eos_token_id) if stop else None
             chosen = (seed + len(jobs)) & LARGEST_SEED
-            jobs.append(Job(prompt_ids=ids, params=params, seed=chosen, watcher=watcher, salt=salt))
+            jobs.append(Job(prompt_ids=ids, params=params, seed=chosen, stop=stop, salt=salt))
     usage = (record.stream_options or {}).get("include_usage") is True
     return TextCall(jobs=tuple(jobs), num_per_prompt=count, stop=stop, stream=bool(record.stream), includes_usage=usage)
 
@@ -93,6 +92,7 @@ def _prompts(record: CompletionBody, settings: ServerSettings) -> list[str | lis
 def _ids(prompt: str | list[int], service: Service) -> tuple[int, ...]:
     facts = service.facts
     if isinstance(prompt, str):
+        check_size(prompt, service)
         try:
             ids = (facts.bos_token_id, *service.codec.tokenizer.encode_with_control(prompt))
         except RequestError as error:

@@ -52,3 +52,10 @@ def handler(*, as_json: bool) -> logging.Handler:
     found = logging.StreamHandler()
     found.setFormatter(JsonFormatter() if as_json else TextFormatter())
     return found
+
+
+def set_up(*, as_json: bool) -> None:
+    """One line per request and per decision to standard error; the plan is printed instead of logged."""
+    logging.basicConfig(level=logging.INFO, handlers=[handler(as_json=as_json)])
+    for name in ("uvicorn", "flash41.engine"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -22,6 +22,7 @@ GAUGES = (
     ("cache_pages_free", "Pages that hold nothing.", "num_free_pages"),
     ("cache_pages_kept", "Pages kept for later requests; they make room when needed.", "num_kept_pages"),
     ("cache_images", "State images that could be resumed now.", "num_images"),
+    ("picture_rows", "Rows of encoded pictures that are kept.", "num_picture_rows"),
 )
 COUNTERS = (
     ("preemptions", "Times a request gave way to another.", "num_preemptions"),
@@ -32,6 +33,8 @@ COUNTERS = (
     ("lost_tokens", "Of these, cached but computed again for want of an image.", "lost_tokens"),
     ("images_made", "State images made.", "num_images_made"),
     ("evicted_pages", "Cached pages that made room.", "num_evicted_pages"),
+    ("pictures_encoded", "Pictures that were encoded.", "num_pictures_encoded"),
+    ("pictures_found", "Pictures that were shown and did not have to be encoded.", "num_pictures_found"),
     ("draft_blocks", "Verifications of one request's drafts.", "num_draft_blocks"),
     ("draft_block_tokens", "Tokens that came of them, accepted drafts and one more each.", "num_block_tokens"),
 )

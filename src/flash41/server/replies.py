@@ -92,7 +92,7 @@ class Replies:
         return self._service.codec.reply(self._call.conversation, **self._identity, keeps=keeps)
 
     async def _pieces(self, generation: Generation, reply: WireReply) -> AsyncGenerator[list[WireEvent]]:
-        eos, num_prompt = self._service.facts.eos_token_id, len(self._call.prompt.ids)
+        eos, num_prompt = self._service.facts.eos_token_id, self._call.num_prompt_tokens
         has_begun = False
         while not reply.is_finished:
             items, events = await generation.take(), list[WireEvent]()

@@ -1,7 +1,7 @@
-"""The life of a server process: open the engine, listen, and end without losing what was asked.
+"""The life of a server: listen, hand requests to an engine that is ready, and end without losing what was asked.
 
     start ──► listening ──SIGTERM, SIGINT──► draining ──► closed, status 0
-                  └─────── engine thread fails ─────────► closed, status 1
+                  └─────── engine ends ─────────────────► closed, status 1
 
 Draining lets nobody in (503, and /ready says so), while open answers finish; what is still open when the grace time is
 over ends with an error event.  A second signal ends the grace time at once.
@@ -10,17 +10,15 @@ over ends with an error event.  A second signal ends the grace time at once.
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
-from flash41.engine.llm import LLM
 from flash41.errors import ConfigError, complaint
 from flash41.server.app import Application, create_app
-from flash41.server.engine_thread import EngineThread
+from flash41.server.engine_client import EngineClient
 from flash41.server.security import LARGEST_HEAD_BYTES
 from flash41.server.settings import ServerSettings
 
@@ -45,18 +43,11 @@ class _Server(uvicorn.Server):
 class ServerProcess:
     """One server from start to end."""
 
-    def __init__(
-        self,
-        llm: LLM,
-        names: Sequence[str],
-        settings: ServerSettings,
-    ) -> None:
-        self._engine = EngineThread(llm, names, self._died)
+    def __init__(self, engine: EngineClient, settings: ServerSettings) -> None:
+        self._engine = engine
         self._settings = settings
-        self.app: Application = create_app(self._engine, settings)
+        self.app: Application = create_app(engine, settings)
         self._has_died = False
-        self.is_engine_left = False
-        """Whether the engine's thread did not end in time; no interpreter can end cleanly then."""
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -75,7 +66,7 @@ class ServerProcess:
         """Serves until a signal comes or the engine fails; the exit status of the process."""
         listener = listening(self._settings)
         with contextlib.closing(listener):
-            self._engine.start()
+            await self._engine.start(self._died)
             server = _Server(config(self.app))
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -88,6 +79,7 @@ class ServerProcess:
             finally:
                 server.should_exit = True
                 await serving
+                self._engine.close()
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.remove_signal_handler(number)
         return int(self._has_died)
@@ -100,9 +92,8 @@ class ServerProcess:
         await self._until_empty(grace - 2 * closing, hurries=True)
         self._engine.give_up()  # what is still open ends with an error event
         await self._until_empty(CLOSING_SECONDS, hurries=False)
-        self.is_engine_left = not await asyncio.to_thread(self._engine.stop, max(closing, TICK_SECONDS))
-        if self.is_engine_left:
-            logger.warning("the engine is still computing a step and is left behind")
+        if not await self._engine.stop(max(closing, TICK_SECONDS)):
+            logger.warning("the engine is still computing a step and is cut off")
 
     async def _until_empty(self, seconds: float, *, hurries: bool) -> None:
         with contextlib.suppress(TimeoutError):
@@ -147,20 +138,10 @@ def config(app: Application) -> uvicorn.Config:
     )
 
 
-def serve(
-    llm: LLM,
-    names: Sequence[str],
-    settings: ServerSettings,
-    announce: Announce,
-) -> int:
-    """Serves a model until told to stop; the exit status of the process."""
+def serve(engine: EngineClient, settings: ServerSettings, announce: Announce) -> int:
+    """Serves an engine until told to stop; the exit status of the process."""
 
-    async def main() -> tuple[int, bool]:
-        process = ServerProcess(llm, names, settings)
-        return await process.run(announce), process.is_engine_left
+    async def main() -> int:
+        return await ServerProcess(engine, settings).run(announce)
 
-    status, is_engine_left = asyncio.run(main())
-    if is_engine_left:
-        logging.shutdown()
-        os._exit(status)  # an ending interpreter would pull the tensors from under the step
-    return status
+    return asyncio.run(main())

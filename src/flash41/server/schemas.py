@@ -7,9 +7,10 @@ ignored, as the hosted service does.
 spec: chat.md section 9.
 """
 
+from collections.abc import Sized
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 LARGEST_MAX_TOKENS = 393_216
 LARGEST_NUM_STOPS = 16
@@ -18,11 +19,27 @@ LARGEST_NUM_LOGPROBS = 20
 LARGEST_NUM_BIASES = 4096
 LARGEST_SEED = 2**63 - 1
 LARGEST_TOKEN_ID = 2**31 - 1
+LARGEST_NUM_MESSAGES = 65_536
+LARGEST_NUM_TOOLS = 4096
 
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_TOKEN_ID)]
 MaxTokens = Annotated[int, Field(ge=1, le=LARGEST_MAX_TOKENS)]
 StopString = Annotated[str, Field(min_length=1, max_length=4096)]
+Stops = Annotated[list[StopString], Field(max_length=LARGEST_NUM_STOPS, fail_fast=True)]
 Object = dict[str, Any]
+# A list of millions is not read to its end when it is wrong at its beginning, nor are all its faults collected.
+Objects = Annotated[list[Object], Field(fail_fast=True)]
+Messages = Annotated[list[Object], Field(max_length=LARGEST_NUM_MESSAGES, fail_fast=True)]
+Tools = Annotated[list[Object], Field(max_length=LARGEST_NUM_TOOLS, fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+
+
+def _few_biases(value: object) -> object:
+    """A dictionary is otherwise read to its end before it is counted."""
+    if isinstance(value, Sized) and len(value) > LARGEST_NUM_BIASES:
+        raise ValueError(f"at most {LARGEST_NUM_BIASES} tokens may have a bias")
+    return value
 
 
 class Body(BaseModel):
@@ -43,8 +60,8 @@ class SamplingBody(Body):
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        default=None, max_length=LARGEST_NUM_BIASES, description="Added to the logits of token ids."
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]] | None, BeforeValidator(_few_biases)] = (
+        Field(default=None, max_length=LARGEST_NUM_BIASES, description="Added to the logits of token ids.")
     )
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED, description="Same seed, same text.")
 
@@ -52,16 +69,16 @@ class SamplingBody(Body):
 class ChatBody(SamplingBody):
     """POST /v1/chat/completions."""
 
-    messages: list[Object] = Field(min_length=1, description="The conversation.")
-    context: list[Object] | None = Field(default=None, description="Earlier messages, which the prompt leaves out.")
+    messages: Messages = Field(min_length=1, description="The conversation.")
+    context: Messages | None = Field(default=None, description="Earlier messages, which the prompt leaves out.")
     n: int | None = Field(default=None, ge=1, le=LARGEST_NUM_CHOICES, description="Answers to compute.")
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=LARGEST_NUM_STOPS)] | None = None
+    stop: StopString | Stops | None = None
     stream_options: Object | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=LARGEST_NUM_LOGPROBS)
-    tools: list[Object] | None = None
+    tools: Tools | None = None
     tool_choice: str | Object | None = None
     parallel_tool_calls: bool | None = None
     response_format: Object | None = None
@@ -72,11 +89,11 @@ class ChatBody(SamplingBody):
 class ResponsesBody(SamplingBody):
     """POST /v1/responses."""
 
-    input: str | list[Object] | None = None
+    input: str | Messages | None = None
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=LARGEST_NUM_LOGPROBS)
-    tools: list[Object] | None = None
+    tools: Tools | None = None
     tool_choice: str | Object | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Object | None = None
@@ -90,9 +107,9 @@ class CountBody(Body):
     """POST /v1/messages/count_tokens."""
 
     model: str | None = Field(default=None, max_length=256)
-    messages: list[Object] = Field(min_length=1)
-    system: str | list[Object] | None = None
-    tools: list[Object] | None = None
+    messages: Messages = Field(min_length=1)
+    system: str | Objects | None = None
+    tools: Tools | None = None
     tool_choice: Object | None = None
     thinking: Object | None = None
 
@@ -100,11 +117,11 @@ class CountBody(Body):
 class MessagesBody(SamplingBody):
     """POST /v1/messages."""
 
-    messages: list[Object] = Field(min_length=1)
+    messages: Messages = Field(min_length=1)
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    system: str | list[Object] | None = None
-    stop_sequences: Annotated[list[StopString], Field(max_length=LARGEST_NUM_STOPS)] | None = None
-    tools: list[Object] | None = None
+    system: str | Objects | None = None
+    stop_sequences: Stops | None = None
+    tools: Tools | None = None
     tool_choice: Object | None = None
     thinking: Object | None = None
 
@@ -112,12 +129,12 @@ class MessagesBody(SamplingBody):
 class CompletionBody(SamplingBody):
     """POST /v1/completions."""
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]] = Field(
+    prompt: str | Texts | TokenIds | Annotated[list[TokenIds], Field(fail_fast=True)] = Field(
         description="A text, its ids, or several of either; sent as it is behind the begin-of-sentence token."
     )
     n: int | None = Field(default=None, ge=1, le=LARGEST_NUM_CHOICES)
     max_tokens: MaxTokens | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=LARGEST_NUM_STOPS)] | None = None
+    stop: StopString | Stops | None = None
     stream_options: Object | None = None
     logprobs: int | None = Field(default=None, ge=0, le=LARGEST_NUM_LOGPROBS)
     echo: bool | None = Field(default=None, description="Refused unless false.")
@@ -130,9 +147,9 @@ class TokenizeBody(Body):
 
     text: str | None = Field(default=None, description="Encoded as it stands, with nothing in front.")
     control: bool = Field(default=False, description="Whether the spelling of a control token becomes its id.")
-    messages: list[Object] | None = Field(default=None, description="Rendered as Chat Completions does.")
-    context: list[Object] | None = Field(default=None, description="Earlier messages, which the ids leave out.")
-    tools: list[Object] | None = None
+    messages: Messages | None = Field(default=None, description="Rendered as Chat Completions does.")
+    context: Messages | None = Field(default=None, description="Earlier messages, which the ids leave out.")
+    tools: Tools | None = None
     tool_choice: str | Object | None = None
     response_format: Object | None = None
     thinking: Object | None = None
@@ -142,5 +159,5 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """POST /v1/detokenize."""
 
-    tokens: list[TokenId] = Field(max_length=2**20)
+    tokens: TokenIds = Field(max_length=2**20)
     skip_special: bool = Field(default=False, description="Whether special tokens are left out.")

@@ -3,20 +3,27 @@
     job ──► Service.submit ──► Generation ──take()──► [GeneratedToken, ...]
                                    └──close()──► the engine forgets the job
 
-`EngineThread` is the service that computes, `ScriptedService` one that plays a script, for tests without a model.
-Everything here lives on the event loop that submits; a service that computes elsewhere hands its tokens over.
+`EngineClient` is the service that computes, in another process; `ScriptedService` plays a script, for tests without a
+model.  So a job is plain data: what needs words in the engine is described, and made where it is used (`wishes`).
+Everything here lives on the event loop that submits.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from flash41.chat import protocols
 from flash41.chat.conversation import ChatCodec
+from flash41.chat.image_plan import ImageSizes
+from flash41.chat.images import Picture
 from flash41.engine.events import SampledToken
-from flash41.engine.request import Constraint, FinishReason, SamplingParams, StopWatcher
+from flash41.engine.request import FinishReason, SamplingParams
 from flash41.engine.stats import EngineStats
 from flash41.errors import Flash41Error
+
+MOST_FAILURES = 3
+"""Steps that fail one after the other before the engine counts as broken."""
 
 
 class GenerationError(Flash41Error):
@@ -47,6 +54,10 @@ class ModelFacts:
     """Stands in front of raw prompts."""
     eos_token_id: int
     """Ends an answer."""
+    image_token_id: int | None = None
+    """Stands for a position of a picture in ids that are shown; None where pictures are not taken."""
+    image_sizes: ImageSizes | None = None
+    """What the model's configuration says about sizes of pictures; None where pictures are not taken."""
     choices: tuple[str, ...] = ()
     """What was decided at the start, with reasons."""
     approximate: tuple[str, ...] = ()
@@ -55,12 +66,15 @@ class ModelFacts:
     """Whether the engine drafts, so that every usage tells what came of it."""
 
 
-class AnswerConstraint(Constraint, Protocol):
-    """Restricts the tokens of one answer, and knows whether it could to the end."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationWish:
+    """A conversation whose stop strings or format the engine must know, as a body to be read again there."""
 
-    def check(self) -> None:
-        """Raises RequestError if it broke the answer off."""
-        ...
+    protocol: protocols.Protocol
+    body: Mapping[str, Any]
+    """What the codec takes; JSON."""
+    thinks_by_default: bool
+    """Whether a body that says nothing about it reasons first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +85,14 @@ class Job:
     params: SamplingParams
     seed: int
     """The seed in effect: the asked one, or one that was drawn."""
-    watcher: StopWatcher | None = None
-    """Ends the answer at a stop string."""
-    constraint: AnswerConstraint | None = None
-    """Restricts its tokens."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a raw text; a conversation has its own."""
+    conversation: ConversationWish | None = None
+    """What the answer is held to and ended by, where a conversation asks for that."""
     salt: bytes = b""
     """Requests of different salts share no cached prefix."""
+    pictures: tuple[Picture, ...] = ()
+    """One for each placeholder among the ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +120,8 @@ class ServiceStats:
     """What the engine holds and has reused."""
     num_steps: int = 0
     num_failed_steps: int = 0
+    num_failing_steps: int = 0
+    """Of these, the ones since a step was computed; many of them say that the engine is broken."""
     num_finished: int = 0
     """Answers that ended by themselves."""
     num_generated_tokens: int = 0
@@ -111,6 +129,11 @@ class ServiceStats:
     """Time spent in steps."""
     taken: float = 0.0
     """When these figures were taken, `time.monotonic()`."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a step may be expected to be computed."""
+        return self.num_failing_steps < MOST_FAILURES
 
     @property
     def num_used_pages(self) -> int:

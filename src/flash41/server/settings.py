@@ -1,6 +1,7 @@
 """How a server is to behave; everything a user may choose besides the engine."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 MEBIBYTE = 2**20
 
@@ -39,5 +40,13 @@ class ServerSettings:
     """Largest `n`."""
     max_prompts: int = 64
     """Prompts of one completion request."""
+    image_root: Path | None = None
+    """Folder whose files may be named as images; none where no local file may."""
+    image_http: bool = False
+    """Whether images are fetched from other servers."""
+    image_fetch_seconds: float = 10.0
+    """Longest time for fetching one image."""
+    max_picture_bytes: int = 512 * MEBIBYTE
+    """Bytes of the patches of pictures in all open answers."""
     grace_seconds: float = 30.0
     """Time that open requests have to finish when the server is told to stop."""

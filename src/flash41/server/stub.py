@@ -13,7 +13,7 @@ from typing import Any
 
 from flash41.chat.conversation import ChatCodec
 from flash41.engine.events import SampledToken
-from flash41.engine.request import FinishReason
+from flash41.engine.request import FinishReason, StopWatcher
 from flash41.engine.stats import EngineStats
 from flash41.server.service import (
     EngineStoppedError,
@@ -24,6 +24,7 @@ from flash41.server.service import (
     ModelFacts,
     ServiceStats,
 )
+from flash41.server.wishes import converted, watcher_of
 
 Script = Callable[[Job], Sequence[int]]
 """Token ids of the answer to a job; EOS follows by itself."""
@@ -90,13 +91,15 @@ class ScriptedService:
         return generation
 
     async def _play(self, job: Job, generation: Generation) -> None:
+        conversation = None if job.conversation is None else converted(job.conversation, self._codec)
+        watcher = watcher_of(job, conversation, self._codec, self._facts.eos_token_id)
         script = [*self._script(job), self._facts.eos_token_id]
         for index, token_id in enumerate(script, 1):
             await asyncio.sleep(self._token_seconds)
             if index - 1 == self._breaks_at:
                 generation.fail(GenerationError("the script breaks here"))
                 return
-            reason = self._reason(job, index, token_id)
+            reason = self._reason(job, watcher, index, token_id)
             token = GeneratedToken(
                 token=self._sampled(job, token_id), finish_reason=reason, num_cached_tokens=self._num_cached_tokens
             )
@@ -104,8 +107,8 @@ class ScriptedService:
             if reason is not None:
                 return
 
-    def _reason(self, job: Job, index: int, token_id: int) -> FinishReason | None:
-        stopped = job.watcher is not None and job.watcher.push(token_id)
+    def _reason(self, job: Job, watcher: StopWatcher | None, index: int, token_id: int) -> FinishReason | None:
+        stopped = watcher is not None and watcher.push(token_id)
         if stopped or token_id == self._facts.eos_token_id:
             return FinishReason.STOP
         return FinishReason.LENGTH if index >= job.params.max_tokens else None

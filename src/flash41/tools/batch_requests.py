@@ -18,6 +18,7 @@ from flash41.chat.conversation import Conversation
 from flash41.chat.stops import TextWatcher, check_stop
 from flash41.chat.watching import ChatWatcher
 from flash41.engine.llm import LLM
+from flash41.engine.prompt_images import num_widened
 from flash41.engine.request import Request, SamplingParams
 from flash41.errors import RequestError, combined, complaint
 
@@ -63,17 +64,17 @@ def chat_job(llm: LLM, body: Mapping[str, Any]) -> ChatJob:
         given.setdefault("max_tokens", given["max_completion_tokens"])
     conversation = llm.codec.convert(given)
     prompt = llm.codec.encode(conversation)
-    if prompt.images:
-        raise RequestError(complaint("messages", f"{len(prompt.images)} images", "text", "this engine reads no images"))
+    pictures = llm.pictures(prompt)
     try:
-        max_tokens = conversation.request.resolve_max_tokens(len(prompt.ids), llm.plan.max_model_len)
+        length = num_widened(prompt.ids, pictures)
+        max_tokens = conversation.request.resolve_max_tokens(length, llm.plan.max_model_len)
     except recipe.ConversionError as error:
         raise RequestError(str(error)) from error
     options = conversation.request.inference_options
     logprobs = (options.top_logprobs or 0) if options.logprobs else None
     params = _params(given, max_tokens, logprobs)
     constraint, watcher = llm.answer_constraint(params, conversation), llm.chat_watcher(params, conversation)
-    request = llm.request(prompt.ids, params, watcher=watcher, constraint=constraint)
+    request = llm.request(prompt.ids, params, watcher=watcher, constraint=constraint, pictures=pictures)
     return ChatJob(request=request, watcher=watcher, conversation=conversation, constraint=constraint)
 
 

@@ -4,7 +4,7 @@ The figures come from `cache.geometry` alone.  Where a page size or a width cann
 the rules that say so.  spec: cache.md section 2.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from flash41.cache.budget import capacity_statement
 from flash41.cache.geometry import PoolGeometry, pool_geometry
@@ -74,6 +74,7 @@ def _figures(geometry: PoolGeometry, max_positions: int) -> dict[str, object]:
         "page_main_bytes": geometry.page_main_bytes,
         "page_index_bytes": geometry.page_index_bytes,
         "page_bytes": geometry.page_bytes,
+        "owners": [asdict(owner) for owner in geometry.owners],
         "bytes_per_token": rate.numerator if rate.denominator == 1 else float(rate),
         "state_fields": {field.name: field.num_bytes for field in geometry.state_fields},
         "state_bytes": geometry.state_bytes,

@@ -9,12 +9,17 @@ conversation is sent every time, and what the prefix cache still holds of it is 
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from flash41.chat.conversation import Effort, Message
+from flash41.chat.images import Picture
 from flash41.chat.parsing import Delta, DeltaKind
+from flash41.chat.parts import STAND_IN, Content, Image
 from flash41.engine.answers import StreamEvent
 from flash41.engine.llm import LLM
+from flash41.engine.prompt_images import num_widened
 from flash41.engine.request import FinishReason, SamplingParams
+from flash41.tools.picture_files import open_pictures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,41 +68,58 @@ class ChatSession:
         self.manner = manner
         self.messages: list[Message] = []
         """Turns of both sides, without the system text."""
+        self.pictures: list[Picture] = []
+        """Those of all turns, in order."""
+        self.attached: list[Picture] = []
+        """Those that the next message will show."""
         self._llm = llm
         self._params = params
 
     def reset(self) -> None:
-        """Forgets all turns; the manner stays."""
-        self.messages.clear()
+        """Forgets all turns and pictures; the manner stays."""
+        for kept in (self.messages, self.pictures, self.attached):
+            kept.clear()
+
+    def attach(self, file: Path) -> Picture:
+        """Shows a picture with the next message.  Raises RequestError for a file that is refused."""
+        (found,) = open_pictures([file], self._llm.config)
+        self.attached.append(found)
+        return found
 
     def ask(self, text: str) -> "Turn":
-        """The answer to one more message.  Raises RequestError for what the model cannot take; nothing changes then."""
-        said = Message(role="user", content=text)
-        return Turn(self._llm, self._params, self.manner, self.messages, said)
+        """The answer to one more message.  Raises RequestError for what the model cannot take; nothing changes then.
+
+        Pictures that were attached stand in front of its text.
+        """
+        content: Content = (*[Image(STAND_IN)] * len(self.attached), text) if self.attached else text
+        turn = Turn(self._llm, self._params, self, Message(role="user", content=content))
+        self.attached = []
+        return turn
 
 
 class Turn:
     """An answer in the making.  Iterate over its pieces; `close` stops it; either way the conversation then has it."""
 
-    def __init__(
-        self, llm: LLM, params: SamplingParams, manner: Manner, messages: list[Message], said: Message
-    ) -> None:
-        codec = llm.codec
+    def __init__(self, llm: LLM, params: SamplingParams, session: ChatSession, said: Message) -> None:
+        codec, manner = llm.codec, session.manner
         first = [] if manner.system is None else [Message(role="system", content=manner.system)]
-        conversation = codec.conversation([*first, *messages, said], thinking=manner.thinking, effort=manner.effort)
+        messages = [*first, *session.messages, said]
+        conversation = codec.conversation(messages, thinking=manner.thinking, effort=manner.effort)
         prompt_ids = codec.encode(conversation).ids
-        self._events = llm.stream(prompt_ids, params)  # refuses here what it cannot compute
+        self._attached = list(session.attached)
+        pictures = [*session.pictures, *self._attached]
+        self._events = llm.stream(prompt_ids, params, pictures=pictures)  # refuses here what it cannot compute
         self._eos = llm.config.tokens.eos
         self._engine = llm.engine
         self._parser = codec.parser(conversation)
-        self._messages = messages
+        self._session = session
         self._said = said
         self._times: list[float] = []
         self._texts = {True: "", False: ""}
         self._before = llm.engine.stats
         self._figures = TurnFigures(
             num_tokens=0,
-            num_prompt_tokens=len(prompt_ids),
+            num_prompt_tokens=num_widened(prompt_ids, pictures),
             num_cached_tokens=0,
             tokens_per_second=None,
             ending=FinishReason.ABORT.value,
@@ -156,4 +178,5 @@ class Turn:
         content, reasoning = self._texts[False], self._texts[True]
         if content:
             answer = Message(role="assistant", content=content, reasoning=reasoning or None)
-            self._messages += [self._said, answer]
+            self._session.messages += [self._said, answer]
+            self._session.pictures += self._attached

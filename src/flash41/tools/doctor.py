@@ -1,6 +1,7 @@
-"""Examines a checkpoint directory from its headers: what it is, what is wrong with it.
+"""Examines a checkpoint directory: what it is, what is wrong with it.
 
-Never stops at the first fault, and never opens a weight.  Works as far as it can where config.json itself is broken.
+Never stops at the first fault, and reads no weight unless a deep examination is asked for (`tools.deep`).  Works as far
+as it can where config.json itself is broken.
 spec: checkpoint.md sections 7 to 9.
 """
 
@@ -17,18 +18,23 @@ from flash41.checkpoint.directory import CONFIG_FILE, INDEX_FILE, CheckpointFile
 from flash41.checkpoint.faults import Fault, FaultKind
 from flash41.checkpoint.foreign import leftovers
 from flash41.checkpoint.headers import read_identity
+from flash41.checkpoint.release import release_config
 from flash41.checkpoint.schema import schema
 from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import read_config
-from flash41.engram.vocabulary import TokenMap
-from flash41.errors import CheckpointError, ConfigError
+from flash41.engram.vocabulary import TokenMap, digest
+from flash41.errors import CheckpointError, ConfigError, complaint
+from flash41.tools.deep import DeepReport, Progress, read_sums, scan_files
+from flash41.tools.generation import GENERATION_FILE, generation_faults
 from flash41.tools.ledger import Amount, ledger
 
 TOKENIZER_FILE = "tokenizer.json"
-GENERATION_FILE = "generation_config.json"
 
 RELEASE_INDEX_SHA256 = "74b0686a"
 """First digits of the index of revision dba1be0a of DeepSeek-V4.1-Flash (2026-09-10)."""
+
+RELEASE_MAP_SHA256 = "c60a86322ec17b4142bfef3c57a8d81fb428550cdf487f88a4320cb59fe46481"
+"""Of the release's token map as little-endian int32.  spec: engram.md section 1."""
 
 
 class TokenMapStatus(enum.Enum):
@@ -80,6 +86,12 @@ class Report:
     """The same by part of the model."""
     token_map: TokenMapStatus
     """Whether the tokenizer gives the token map the Engram tables were trained with."""
+    token_map_sha256: str | None
+    """Of the map as little-endian int32, where a tokenizer gave one of the right size."""
+    engram_rows: tuple[int, ...]
+    """Rows of the Engram tables, each checked to be the sum of its prime moduli; empty without a valid config."""
+    deep: DeepReport | None
+    """What reading every byte found; None where nobody asked for it."""
     has_generation_config: bool
     """Whether generation_config.json is present; nothing depends on it."""
     leftovers: tuple[str, ...]
@@ -110,19 +122,40 @@ class Report:
             "expected": asdict(self.expected) if self.expected else None,
             "owners": {name: asdict(amount) for name, amount in self.owners.items()},
             "token_map": self.token_map.value,
+            "token_map_sha256": self.token_map_sha256,
+            "engram_rows": list(self.engram_rows),
+            "deep": _deep(self.deep),
             "has_generation_config": self.has_generation_config,
             "leftovers": list(self.leftovers),
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepWish:
+    """How every byte is to be read."""
+
+    state: Path | None = None
+    """File that an interrupted scan leaves and goes on from."""
+    sums: Path | None = None
+    """Output of `sha256sum` to compare with."""
+    progress: Progress | None = None
+    """Called with the shard and the bytes read since the last call."""
+
+
 @collector_paused()
-def examine(directory: Path) -> Report:
-    """The report on a directory; raises nothing a directory can cause."""
+def examine(directory: Path, deep: DeepWish | None = None) -> Report:
+    """The report on a directory; raises nothing a directory can cause, CheckpointError for what `deep` names."""
+    sums = {} if deep is None or deep.sums is None else read_sums(deep.sums)
     files, faults = survey(directory)
     config = _config(files, faults)
     if config:
         faults += disagreement(schema(config), files).faults()
-    token_map = _token_map(files, config, faults)
+    token_map, map_sha256 = _token_map(files, config, faults)
+    if GENERATION_FILE in files.present:
+        faults += generation_faults(directory, config)
+    found = None if deep is None else scan_files(files, state=deep.state, sums=sums, progress=deep.progress)
+    if found is not None:
+        faults += found.faults
     hashes = _hashes(directory)
     model = ledger(config) if config else None
     return Report(
@@ -134,20 +167,33 @@ def examine(directory: Path) -> Report:
         payload_bytes=files.payload_bytes,
         file_bytes=files.file_bytes,
         bytes_by_dtype=_bytes_by_dtype(files),
-        shards={
-            name: ShardFacts(
-                num_tensors=len(header.tensors),
-                payload_bytes=header.payload_bytes,
-                file_bytes=header.identity.file_bytes,
-            )
-            for name, header in files.shards.items()
-        },
+        shards=_shards(files),
         expected=model.total if model else None,
         owners=model.owners if model else {},
         token_map=token_map,
+        token_map_sha256=map_sha256,
+        engram_rows=config.engram.table_rows if config else (),
+        deep=found,
         has_generation_config=GENERATION_FILE in files.present,
         leftovers=leftovers(files.present),
     )
+
+
+def _shards(files: CheckpointFiles) -> dict[str, ShardFacts]:
+    return {
+        name: ShardFacts(
+            num_tensors=len(header.tensors),
+            payload_bytes=header.payload_bytes,
+            file_bytes=header.identity.file_bytes,
+        )
+        for name, header in files.shards.items()
+    }
+
+
+def _deep(found: DeepReport | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return {"sha256": dict(found.sha256), "num_resumed": found.num_resumed, "num_compared": found.num_compared}
 
 
 def _config(files: CheckpointFiles, faults: list[Fault]) -> ModelConfig | None:
@@ -161,17 +207,24 @@ def _config(files: CheckpointFiles, faults: list[Fault]) -> ModelConfig | None:
         return None
 
 
-def _token_map(files: CheckpointFiles, config: ModelConfig | None, faults: list[Fault]) -> TokenMapStatus:
+def _token_map(
+    files: CheckpointFiles, config: ModelConfig | None, faults: list[Fault]
+) -> tuple[TokenMapStatus, str | None]:
     if TOKENIZER_FILE not in files.present:
-        return TokenMapStatus.NO_TOKENIZER
+        return TokenMapStatus.NO_TOKENIZER, None
     if config is None:
-        return TokenMapStatus.NO_CONFIG
+        return TokenMapStatus.NO_CONFIG, None
     try:
-        TokenMap.from_tokenizer(files.directory / TOKENIZER_FILE, config)
+        found = digest(TokenMap.from_tokenizer(files.directory / TOKENIZER_FILE, config).classes)
     except (CheckpointError, ConfigError) as error:
         faults.append(Fault(kind=FaultKind.TOKEN_MAP, message=str(error)))
-        return TokenMapStatus.WRONG
-    return TokenMapStatus.CHECKED
+        return TokenMapStatus.WRONG, None
+    if config == release_config() and found != RELEASE_MAP_SHA256:
+        reason = "another tokenizer re-hashes the Engram tables"
+        message = complaint("SHA-256 of the token map", found, f"{RELEASE_MAP_SHA256} of the release", reason)
+        faults.append(Fault(kind=FaultKind.TOKEN_MAP, message=message))
+        return TokenMapStatus.WRONG, found
+    return TokenMapStatus.CHECKED, found
 
 
 def _hashes(directory: Path) -> dict[str, str]:

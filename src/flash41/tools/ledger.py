@@ -10,12 +10,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
-from flash41.checkpoint.schema import schema
-from flash41.checkpoint.stored import Layout, Scope, StoredDtype, Subsystem, TensorSpec
+from flash41.checkpoint.schema import kinds
+from flash41.checkpoint.stored import Layout, Scope, StoredDtype, Subsystem
 from flash41.config.architecture import ModelConfig
 from flash41.tools.ledger_rows import ENGRAM, Row, Storage, manifest, owner, share, storage
 
 Key = TypeVar("Key", bound=Hashable)
+Counted = tuple[int, Layout, int]
+"""Layer, what its tensors share, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,11 @@ class Ledger:
     """Parameters of one of each."""
 
     @property
+    def decoder_activation(self) -> int:
+        """Parameters per token of the layers behind the encoder, which a bounded prefill skips for most tokens."""
+        return self.activation.total - self.activation.embed_head_norm - self.encoder_activation.total
+
+    @property
     def activation_without_embedding(self) -> int:
         """Parameters per token when the embedding counts as a look-up."""
         return self.activation.total - self.amounts[Scope.BACKBONE, Subsystem.EMBED].num_parameters
@@ -125,17 +132,18 @@ class Ledger:
 
 def ledger(config: ModelConfig) -> Ledger:
     """The ledger of a model."""
-    specs = list(schema(config).values())
+    counted = kinds(config)
     boundary = encoder_layers(config)
-    counts = _counted(specs)
+    counts = [(spec.layout, count) for spec, count in counted]
     amounts = _grouped(counts, _row)
-    layers: dict[int, list[TensorSpec]] = {layer_id: [] for layer_id in range(config.num_layers)}
-    for spec in specs:
-        if spec.scope is Scope.BACKBONE and spec.block_id is not None:
-            layers[spec.block_id].append(spec)
-    encoder = _grouped(_counted(spec for layer_id in range(boundary) for spec in layers[layer_id]), _row)
-    decoder = _grouped(
-        _counted(spec for layer_id in range(boundary, config.num_layers) for spec in layers[layer_id]), _row
+    layers = [
+        (spec.block_id, spec.layout, count)
+        for spec, count in counted
+        if spec.block_id is not None and spec.scope is Scope.BACKBONE
+    ]
+    encoder, decoder = (
+        _grouped([(layout, count) for block_id, layout, count in layers if block_id in part], _row)
+        for part in (range(boundary), range(boundary, config.num_layers))
     )
     by_dtype = _grouped(counts, lambda layout: layout.dtype)
     return Ledger(
@@ -170,13 +178,6 @@ def _row(layout: Layout) -> Row:
 
 def _without_engram(amounts: Mapping[Row, Amount]) -> Amount:
     return _sum(amount for (_, subsystem), amount in amounts.items() if subsystem not in ENGRAM)
-
-
-def _counted(specs: Iterable[TensorSpec]) -> list[tuple[Layout, int]]:
-    """Layouts and the tensors of each, as layouts are few and tensors many."""
-    layouts = [spec.layout for spec in specs]
-    by_identity = {id(layout): layout for layout in layouts}
-    return [(by_identity[identity], count) for identity, count in Counter(map(id, layouts)).items()]
 
 
 def _grouped(counts: Iterable[tuple[Layout, int]], key: Callable[[Layout], Key]) -> dict[Key, Amount]:
@@ -216,7 +217,7 @@ def _activation(config: ModelConfig, amounts: Mapping[Row, Amount]) -> Activatio
     )
 
 
-def _units(config: ModelConfig, amounts: Mapping[Row, Amount], layers: Mapping[int, list[TensorSpec]]) -> Units:
+def _units(config: ModelConfig, amounts: Mapping[Row, Amount], layers: Iterable[Counted]) -> Units:
     num_layers = config.num_layers
     routed = amounts[Scope.BACKBONE, Subsystem.ROUTED]
     num_experts = num_layers * config.moe.num_experts
@@ -225,10 +226,9 @@ def _units(config: ModelConfig, amounts: Mapping[Row, Amount], layers: Mapping[i
         for subsystem in (Subsystem.ATTENTION, Subsystem.ATTENTION_MHC, Subsystem.ATTENTION_NORM)
     )
     extra: Counter[int] = Counter()
-    for layer_id, specs in layers.items():
-        for spec in specs:
-            if spec.subsystem in (Subsystem.COMPRESSOR, Subsystem.INDEXER):
-                extra[layer_id] += spec.layout.num_parameters
+    for layer_id, layout, count in layers:
+        if layout.subsystem in (Subsystem.COMPRESSOR, Subsystem.INDEXER):
+            extra[layer_id] += count * layout.num_parameters
     return Units(
         expert=routed.num_parameters // num_experts,
         expert_bytes=routed.num_bytes // num_experts,

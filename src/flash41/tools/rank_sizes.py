@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from flash41.checkpoint.schema import schema
 from flash41.checkpoint.stored import CutRule, Scope, Subsystem, TensorSpec
 from flash41.config.architecture import ModelConfig
-from flash41.parallel.sharding import ParallelCounts, check_parallel
+from flash41.parallel.sharding import check_parallel
+from flash41.planning.weights import parallel_counts
 
 CUT_AXES = {
     CutRule.AXIS0: 0,
@@ -37,7 +38,7 @@ def rank_sizes(config: ModelConfig, world: int) -> RankSizes:
 
     ConfigError listing every broken rule of P1 to P4.
     """
-    check_parallel(_counts(config), world, world)
+    check_parallel(parallel_counts(config), world, world)
     specs = list(schema(config).values())
     held = [spec for spec in specs if _is_held(spec, config, world)]
     tables = (spec for spec in specs if spec.subsystem is Subsystem.ENGRAM_TABLE)
@@ -61,17 +62,3 @@ def _is_held(spec: TensorSpec, config: ModelConfig, world: int) -> bool:
 
 def _loaded_bytes(spec: TensorSpec) -> int:
     return spec.num_bytes * (2 if spec.name.endswith(".attn.wo_a.weight") else 1)
-
-
-def _counts(config: ModelConfig) -> ParallelCounts:
-    return ParallelCounts(
-        num_attention_heads=config.attention.num_heads,
-        index_n_heads=config.indexer.num_heads,
-        o_groups=config.attention.o_groups,
-        moe_intermediate_size=config.moe.intermediate_size,
-        vocab_size=config.vocab_size,
-        n_routed_experts=config.moe.num_experts,
-        dspark_n_routed_experts=config.dspark.num_experts,
-        head_dim=config.attention.head_dim,
-        o_lora_rank=config.attention.o_lora_rank,
-    )

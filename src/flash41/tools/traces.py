@@ -30,8 +30,9 @@ from torch import Tensor
 
 from flash41.chat.images import Picture
 from flash41.engine.load import LoadedModel
-from flash41.engine.pictures import encode, patch_values, widen
+from flash41.engine.pictures import encode, patch_values
 from flash41.engine.plan import PlannedImage, PlannedSpan, StepPlan
+from flash41.engine.prompt_images import widen
 from flash41.errors import RequestError, complaint
 from flash41.model.batch import Probe, Silent
 from flash41.tools.points import MAIN_X, draft_point_names

@@ -1,7 +1,4 @@
-"""From a directory and a wish to a trace file: opening, running, saving, with every refusal before weights are read.
-
-Image files are named by whoever runs the program, so they may lie anywhere.
-"""
+"""From a directory and a wish to a trace file: opening, running, saving, with every refusal before weights are read."""
 
 import os
 import secrets
@@ -12,20 +9,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flash41.chat.image_decode import check_request
-from flash41.chat.image_sources import file_bytes
-from flash41.chat.images import Picture, picture
-from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
 from flash41.config.run import Draft, RunWish
 from flash41.config.run_rules import check
 from flash41.engine.load import load_model
-from flash41.engine.pictures import image_sizes, widen
+from flash41.engine.prompt_images import widen
 from flash41.errors import CapacityError, RequestError, complaint
 from flash41.kernels.select import select_kernels
 from flash41.tools.adapters.all import check_like, find_adapter
 from flash41.tools.adapters.record import to_theirs
+from flash41.tools.picture_files import open_pictures
 from flash41.tools.points import check_points, point_names
 from flash41.tools.traces import Progress, check_ids, split, trace
 
@@ -94,21 +88,6 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
         named = to_theirs(adapter, traced)
     _write(out, {**others, **named})
     return len(named)
-
-
-def open_pictures(paths: Sequence[Path], config: ModelConfig) -> list[Picture]:
-    """The pictures of image files; RequestError for a file that cannot be read or is refused, with its name."""
-    check_request([0] * len(paths))
-    sizes = image_sizes(config.vision)
-    pictures = []
-    for path in paths:
-        try:
-            pictures.append(picture(file_bytes(path), sizes))
-        except OSError as error:
-            raise RequestError(complaint(f"image {path}", str(error), "a file that can be read")) from error
-        except RequestError as error:
-            raise RequestError(f"{path}: {error}") from error
-    return pictures
 
 
 def _check_target(out: Path, force: bool) -> None:

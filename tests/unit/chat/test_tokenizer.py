@@ -136,3 +136,7 @@ def test_a_tokenizer_that_is_not_byte_level_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(ConfigError, match="expected ByteLevel"):
         Tokenizer.from_file(path)
+
+
+def test_no_id_writes_more_bytes_than_the_longest() -> None:
+    assert SMALL.longest_token_bytes == max(len(SMALL.token_bytes(k)) for k in range(SMALL.vocab_size))

@@ -1,3 +1,5 @@
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -6,6 +8,8 @@ from flash41.chat.conversation import Message
 from flash41.cli.chat_commands import HELP, NAMES, Done, message_of, obey
 from flash41.errors import RequestError
 from flash41.tools.chat_session import ChatSession, Manner
+from helpers.config_documents import tiny_config
+from helpers.image_files import encoded, pattern
 
 
 @pytest.fixture
@@ -84,3 +88,17 @@ def test_exit_leaves_and_help_names_every_command(session: ChatSession) -> None:
     assert obey(session, "/exit") == Done(told="", leaves=True)
     assert obey(session, "/help") == Done(told=HELP)
     assert all(name in HELP for name in NAMES)
+
+
+def test_image_attaches_a_file_and_tells_its_cost(
+    session: ChatSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a picture.png").write_bytes(encoded(pattern(60, 45)))
+    session._llm = cast(Any, SimpleNamespace(config=tiny_config()))
+    assert obey(session, "/image ~/a picture.png") == Done(told="the next message shows ~/a picture.png, 10 tokens")
+    assert len(session.attached) == 1
+    with pytest.raises(RequestError, match=r"image .*missing\.png: got"):
+        obey(session, "/image missing.png")
+    with pytest.raises(RequestError, match="command: got '/image'"):
+        obey(session, "/image")

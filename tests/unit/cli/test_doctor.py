@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from helpers.checkpoints import TINY, edit_header, edit_json, tiny_copy
+from helpers.checkpoints import TINY, edit_header, edit_json, set_byte, tiny_copy
 from helpers.command_line import invoke
 
 FIRST = "model-00001-of-00005.safetensors"
@@ -45,3 +45,36 @@ def test_a_directory_that_is_not_there_is_one_fault(tmp_path: Path) -> None:
     result = invoke("doctor", tmp_path / "nowhere")
     assert result.exit_code == 1
     assert "1 fault\n  1. [directory]" in result.output
+
+
+def test_weights_are_read_only_when_that_is_asked_for(tmp_path: Path) -> None:
+    directory = tiny_copy(tmp_path)
+    set_byte(directory, "layers.0.attn.wq_a.scale", 0, 255)
+    quick, deep = invoke("doctor", directory), invoke("doctor", directory, "--deep")
+    assert quick.exit_code == 0
+    assert "not read (--deep reads every byte)" in quick.output
+    assert deep.exit_code == 1
+    assert "1. [scale] layers.0.attn.wq_a.scale: scale byte 255 (NaN) at [0, 0]" in deep.output
+    assert "SHA-256 of model-00005-of-00005.safetensors  " in deep.output
+
+
+def test_a_report_is_written_beside_the_state_of_the_scan_and_not_into_the_checkpoint(tmp_path: Path) -> None:
+    directory, report = tiny_copy(tmp_path), tmp_path / "report.json"
+    names = sorted(path.name for path in directory.iterdir())
+    assert invoke("doctor", directory, "--deep", "--report", report).exit_code == 0
+    document = json.loads(report.read_text())
+    assert document["healthy"] is True
+    assert len(document["deep"]["sha256"]) == 5
+    assert sorted(path.name for path in directory.iterdir()) == names
+    assert (tmp_path / "report.json.state").exists()
+    refused = invoke("doctor", directory, "--deep", "--report", report)
+    assert "--force replaces a file" in str(refused.exception)
+    again = invoke("doctor", directory, "--deep", "--report", report, "--force", "--json")
+    assert json.loads(again.output)["deep"]["num_resumed"] == 5
+
+
+def test_options_of_a_deep_scan_need_one() -> None:
+    for option in ("--state", "--sums"):
+        result = invoke("doctor", TINY, option, "file")
+        assert result.exit_code == 2
+        assert "got no --deep" in result.output

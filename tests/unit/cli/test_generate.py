@@ -15,6 +15,7 @@ from flash41.errors import ConfigError, Flash41Error, KernelError, RequestError
 from helpers.command_line import invoke
 from helpers.default_tokenizer import DEFAULT_IMAGE_ID, DEFAULT_TOKENIZER
 from helpers.golden_judge import CHECKPOINT
+from helpers.image_files import encoded, pattern
 from helpers.scripted import SAMPLER, scripted
 
 BOS, EOS = 0, 1
@@ -260,3 +261,48 @@ def test_such_an_error_is_one_line_and_status_1(capsys: pytest.CaptureFixture[st
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "error: temperature: got 9.0, expected a number from 0 to 2\n"
+
+
+# Pictures.
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / "a.png", tmp_path / "b.webp"]
+    files[0].write_bytes(encoded(pattern(60, 45)))
+    files[1].write_bytes(encoded(pattern(200, 50), "WEBP", lossless=True))
+    return files
+
+
+def test_pictures_stand_in_front_of_the_text_and_their_cost_is_told(pictures: list[Path], tokenizer: Tokenizer) -> None:
+    found = document("hi", "--image", pictures[0], "--image", pictures[1], *SHORT)
+    costs = [image["tokens"] for image in found["images"]]
+    assert costs == [10, 14]
+    assert found["images"][0] == {"file": str(pictures[0]), "tokens": 10, "width": 98, "height": 84}
+    assert found["prompt_ids"].count(DEFAULT_IMAGE_ID) == sum(costs)
+    assert found["prompt_ids"].index(DEFAULT_IMAGE_ID) == 2  # behind BOS and the user's token
+    assert "undrafted_because" not in found
+    again = document("hi", "--image", pictures[1], "--image", pictures[0], *SHORT)
+    assert again["output_ids"] != found["output_ids"] or again["prompt_ids"] != found["prompt_ids"]
+
+
+def test_ids_have_a_placeholder_for_each_picture(pictures: list[Path]) -> None:
+    found = document("--token-ids", f"0,5,{DEFAULT_IMAGE_ID},6", "--image", pictures[0], *SHORT)
+    assert found["prompt_ids"] == [0, 5, *[DEFAULT_IMAGE_ID] * 10, 6]
+    refused = invoke("generate", "--token-ids", "0,5", "--image", pictures[0])
+    assert isinstance(refused.exception, RequestError)
+    assert "placeholders of images (id 1015): got 0, expected one for each of 1 images" in str(refused.exception)
+
+
+def test_an_answer_to_pictures_says_that_it_was_not_drafted(pictures: list[Path]) -> None:
+    found = document("hi", "--image", pictures[0], "--draft", "on", *SHORT)
+    assert found["undrafted_because"] == "images in the request"
+    assert found["drafts"]["drafted_tokens"] == []
+
+
+@pytest.mark.parametrize("name", ["missing.png", "text.png"])
+def test_a_file_that_is_no_picture_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "text.png").write_text("text")
+    refused = invoke("generate", "hi", "--image", tmp_path / name)
+    assert isinstance(refused.exception, RequestError)
+    assert name in str(refused.exception)

@@ -105,7 +105,7 @@ def test_pages_and_memory_change_no_answer_and_no_output() -> None:
         (("--block-size", "2"), ("block_size: got 2", "smallest legal block_size")),
         (("--block-size", "0"), ("block_size: got 0", "> 0")),
         (("--memory", "1K"), ("cache budget in bytes: got 1024", "at least", "1 STATE entries and one page")),
-        (("--memory", "24K", "--block-size", "16"), ("max_model_len: got 64", "at most the", "budget of 24576 bytes")),
+        (("--memory", "32K", "--block-size", "16"), ("max_model_len: got 64", "at most the", "budget of 32768 bytes")),
     ],
 )
 def test_what_does_not_fit_is_one_line_with_the_numbers(
@@ -130,7 +130,7 @@ def test_every_choice_of_a_plan_is_logged(default_directory: Path, caplog: pytes
     lines = [record.getMessage() for record in caplog.records if record.name == "flash41.engine.llm"]
     assert lines == [str(choice) for choice in llm.plan.choices]
     assert lines[0].startswith("slots 2: ")
-    assert len(lines) == 5
+    assert len(lines) == 7
     assert lines[3].startswith("images 12: ")
 
 

@@ -49,6 +49,11 @@ def test_the_keys_are_stable(release: dict[str, Any]) -> None:
         "config",
         "layers",
         "groups",
+        "modes",
+        "rows_per_query",
+        "engram_reads",
+        "units",
+        "shares",
         "parameters",
         "bytes",
         "tensors",
@@ -94,7 +99,8 @@ def test_sizes_are_the_published_ones(release: dict[str, Any]) -> None:
 def test_active_parameters_are_the_published_ones(release: dict[str, Any]) -> None:
     active = release["active_parameters"]
     assert (active["total"], active["encoder"]) == (16_792_502_384, 7_892_875_448)
-    extra = {"total", "encoder", "without_embedding"}
+    extra = {"total", "encoder", "decoder", "without_embedding"}
+    assert active["encoder"] + active["decoder"] + active["embed_head_norm"] == active["total"]
     assert sum(count for name, count in active.items() if name not in extra) == active["total"]
 
 
@@ -164,6 +170,49 @@ def test_a_model_without_candidates_or_drafts_is_shown_too(tmp_path: Path) -> No
     assert result.exit_code == 0, result.exception
     assert "no candidate source" in result.output
     assert "(draft)" not in result.output
+
+
+def test_files_are_shown_from_the_index_without_opening_one(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors.index.json"):
+        shutil.copy(TINY / name, tmp_path)
+    shards = json.loads(invoke("inspect", tmp_path, "--json").output)["tensors"]["by_shard"]
+    assert [shards[name]["num_tensors"] for name in sorted(shards)] == [541, 623, 392, 6, 6]
+    assert sum(shard["num_bytes"] for shard in shards.values()) == 6_717_760
+
+
+def test_an_index_that_cannot_be_read_is_said_and_hides_nothing_else(tmp_path: Path) -> None:
+    shutil.copy(TINY / "config.json", tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("[]")
+    result = invoke("inspect", tmp_path)
+    assert result.exit_code == 0
+    assert "\nFiles by the index\n  model.safetensors.index.json: a JSON list instead of an object" in result.output
+    assert "\nCache, pages of 256 tokens\n" in result.output
+
+
+def test_tensors_are_listed_on_request(text: str) -> None:
+    listed = invoke("inspect", RELEASE, "--tensors").output
+    row = ["layers.{L}.ffn.experts.{e}.w1.weight", "[2304,", "2560]", "I8", "EP|0", "15,360", "90,596,966,400"]
+    assert row in [line.split()[:7] for line in listed.splitlines()]
+    assert row[0] not in text
+
+
+def test_markdown_has_the_same_numbers_in_tables(release: dict[str, Any]) -> None:
+    result = invoke("inspect", RELEASE, "--markdown")
+    assert result.exit_code == 0
+    assert result.output.startswith("# DeepseekV41ForCausalLM (model\\_type deepseek\\_v41): DeepSeek-V4.1-Flash\n")
+    assert "| total | 96,085 | 763,205,315,794 | 763.21 B | 510,286,023,000 | 475.24 GiB |" in result.output
+    tables = [block for block in result.output.split("\n\n") if block.startswith("|")]
+    assert len(tables) >= 10
+    for table in tables:
+        widths = {line.replace("\\|", "").count("|") for line in table.splitlines()}
+        assert len(widths) == 1, table
+    assert f"{release['active_parameters']['total']:,}" in result.output
+
+
+def test_json_and_markdown_exclude_each_other() -> None:
+    result = invoke("inspect", RELEASE, "--json", "--markdown")
+    assert result.exit_code == 2
+    assert "expected one of them" in result.output
 
 
 def test_a_broken_config_is_one_error_with_all_faults(tmp_path: Path) -> None:

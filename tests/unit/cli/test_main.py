@@ -177,6 +177,7 @@ def test_a_name_that_no_file_system_takes_is_one_error(command: str) -> None:
         (["make-tiny", "--help"], ("torch", "numpy")),
         (["inspect", TINY], ("torch", "numpy")),
         (["inspect", DATA / "release.json", "--json"], ("torch", "numpy")),
+        (["plan", DATA / "release.json", "--ram", "64G"], ("torch", "numpy")),
         (["doctor", TINY], ("torch",)),
     ],
 )

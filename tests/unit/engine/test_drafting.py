@@ -36,7 +36,7 @@ class TableRunner:
     num_rows: list[int] = field(default_factory=list)
     kept: list[tuple[int, int]] = field(default_factory=list)
 
-    def stage(self, plan: StepPlan) -> StepPlan:
+    def stage(self, plan: StepPlan, _: Any = None) -> StepPlan:
         return plan
 
     def run(self, plan: StepPlan) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 from flash41.config.run import Profile
 from flash41.engine.engine import Engine
 from flash41.engine.events import TokenEvent
+from flash41.engine.image_rows import ImageRows
 from flash41.engine.limits import SchedulerLimits
 from flash41.engine.load import LoadedModel
 from flash41.engine.plan import StepPlan
@@ -150,8 +151,8 @@ class Meddler:
         self._runner = runner
         self._meddle = meddle
 
-    def stage(self, plan: StepPlan) -> Staged:
-        return self._runner.stage(plan)
+    def stage(self, plan: StepPlan, rows: ImageRows | None = None) -> Staged:
+        return self._runner.stage(plan, rows)
 
     def run(self, staged: Staged) -> BackboneOutput:
         output = self._runner.run(staged)

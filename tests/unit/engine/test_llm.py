@@ -13,7 +13,7 @@ from helpers.checkpoints import copied
 from helpers.scripted import SAMPLER, scripted
 
 EOS = 1
-SCARCE_BYTES = 70_000
+SCARCE_BYTES = 78_192
 """STATE of four slots and pages for hardly more than one long request."""
 PROMPTS = ("Once upon a time", (0, 17, 42), "", (0, 300, 40, 500, 9, 9, 9, 21, 1000))
 PARAMS = SamplingParams(max_tokens=5, seed=7, ignore_eos=True)

@@ -119,3 +119,18 @@ def test_a_kept_weight_lives_so_that_no_other_takes_its_identity() -> None:
     first_of(kept.plain(normal(64, 96, seed=1)))  # takes its place
     gc.collect()
     assert alive() is None
+
+
+def test_a_spread_vector_repeats_each_entry_and_is_kept_by_its_counts() -> None:
+    kept, values = DecodedWeights(), torch.tensor([1.0, 2.0, 3.0])
+    assert kept.spread(values, (1, 2, 0)).tolist() == [1.0, 2.0, 2.0]
+    assert kept.spread(values, (2, 1, 1)).tolist() == [1.0, 1.0, 2.0, 3.0]
+    assert kept.spread(values, (1, 2, 0)) is kept.spread(values, (1, 2, 0))
+
+
+@pytest.mark.parametrize(("elements", "expected"), [(64 * 96 * 5, 2), (64 * 96 * 4, 2), (64 * 96 * 4 - 1, 1), (32, 1)])
+def test_as_many_stacks_of_weights_fit_as_a_band_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, elements: int, expected: int
+) -> None:
+    monkeypatch.setattr(module, "ELEMENTS_PER_BAND", elements)
+    assert DecodedWeights().num_in_a_band(dense_weight(64, 96), dense_weight(64, 96, seed=1)) == expected

@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from flash41.chat.conversation import ChatCodec
+from flash41.chat.tokenizer import Tokenizer
+from flash41.server.schemas import LARGEST_NUM_BIASES, LARGEST_NUM_MESSAGES, LARGEST_NUM_TOOLS
 from flash41.server.settings import ServerSettings
-from helpers.serving import CHAT, COMPLETIONS, HELLO, MESSAGES, RESPONSES, Scripted, call, run
+from helpers.serving import CHAT, COMPLETIONS, HELLO, MESSAGES, RESPONSES, Scripted, call, facts, run
 
 JSON = {"content-type": "application/json"}
 USER = {"role": "user", "content": "x"}
@@ -135,6 +139,73 @@ def test_a_large_conversation_is_read_beside_the_loop(codec: ChatCodec) -> None:
 
 
 def test_all_faults_of_a_body_are_told_but_not_endlessly(codec: ChatCodec) -> None:
-    message = Scripted(codec).post(CHAT, {"messages": [5] * 20, "n": 0}).json["error"]["message"]
-    assert "messages.0" in message
+    message = (
+        Scripted(codec)
+        .post(CHAT, {**HELLO, "logit_bias": {str(k): "x" for k in range(20)}, "n": 0})
+        .json["error"]["message"]
+    )
+    assert "logit_bias.0" in message
     assert "and 13 more" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, lambda text: {"messages": [{"role": "user", "content": text}]}),
+        (COMPLETIONS, lambda text: {"prompt": text}),
+        ("/v1/tokenize", lambda text: {"text": text}),
+    ],
+    ids=["chat", "completions", "tokenize"],
+)
+def test_a_text_that_cannot_fit_is_not_tokenized(codec: ChatCodec, path: str, body: Callable[[str], object]) -> None:
+    longest = codec.tokenizer.longest_token_bytes
+    spy = ChatCodec(Spy(codec.tokenizer), codec.tokenizer.id_of("<｜deepseek_image｜>"))
+    scripted = Scripted(spy, model=facts(max_model_len=100))
+    reply = scripted.post(path, body("é" * (50 * longest + 1)))
+    assert reply.status == 400
+    assert reply.json["error"]["code"] == "context_length_exceeded"
+    assert re.search(r"more than 10\d tokens", reply.json["error"]["message"])
+    assert spy.tokenizer.encoded == []
+    scripted.post(path, body("a" * (50 * longest)))
+    assert spy.tokenizer.encoded != [], "half of that might fit"
+
+
+class Spy:
+    """A tokenizer that notes what it is to encode."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.encoded: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def encode(self, text: str) -> list[int]:
+        self.encoded.append(text)
+        return self._tokenizer.encode(text)
+
+    def encode_with_control(self, text: str) -> list[int]:
+        self.encoded.append(text)
+        return self._tokenizer.encode_with_control(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "count"),
+    [("messages", LARGEST_NUM_MESSAGES), ("context", LARGEST_NUM_MESSAGES), ("tools", LARGEST_NUM_TOOLS)],
+)
+def test_long_lists_are_refused_by_their_length(codec: ChatCodec, field: str, count: int) -> None:
+    reply = Scripted(codec).post(CHAT, {**HELLO, field: [{}] * (count + 1)})
+    assert (reply.status, reply.json["error"]["param"]) == (400, field)
+    assert str(count) in reply.json["error"]["message"]
+
+
+def test_a_list_that_is_wrong_everywhere_has_one_fault(codec: ChatCodec) -> None:
+    message = Scripted(codec).post(CHAT, {"messages": [5] * 20}).json["error"]["message"]
+    assert message == "messages.0: Input should be a valid dictionary"
+
+
+def test_too_many_biases_are_refused_before_they_are_read(codec: ChatCodec) -> None:
+    body = {**HELLO, "logit_bias": {str(k): "x" for k in range(LARGEST_NUM_BIASES + 1)}}
+    message = Scripted(codec).post(CHAT, body).json["error"]["message"]
+    assert message.count("logit_bias") == 1
+    assert str(LARGEST_NUM_BIASES) in message

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flash41.chat.conversation import ChatCodec
+from flash41.chat.conversation import ChatCodec, Conversation
 from flash41.engine.request import SamplingParams
 from flash41.server.settings import ServerSettings
 from helpers.serving import CHAT, HELLO, NAME, Scripted, facts
@@ -141,7 +141,7 @@ def test_a_required_call_is_all_there_is(codec: ChatCodec) -> None:
     scripted = Scripted(codec, rest)
     message = scripted.post(CHAT, body).json["choices"][0]["message"]
     assert (message["content"], len(message["tool_calls"])) == ("", 2)
-    assert scripted.service.jobs[0].constraint is not None
+    assert scripted.service.jobs[0].conversation is not None
 
 
 def test_a_tool_round_trip_renders_call_and_result(codec: ChatCodec) -> None:
@@ -290,8 +290,22 @@ def test_a_length_limit_is_told(codec: ChatCodec) -> None:
     assert choice["finish_reason"] == "length"
 
 
-def test_the_constraint_of_a_conversation_goes_with_every_choice(codec: ChatCodec) -> None:
+def test_what_holds_a_conversation_is_checked_once_and_goes_with_every_choice(codec: ChatCodec) -> None:
     seen = []
-    scripted = Scripted(codec, constraint_for=lambda conversation: seen.append(conversation.thinking))
-    scripted.post(CHAT, {**HELLO, "n": 2})
-    assert seen == [True, True]
+
+    def held(conversation: Conversation) -> object:
+        seen.append(conversation.thinking)
+        return seen
+
+    scripted = Scripted(codec, constraint_for=held)
+    scripted.post(CHAT, {**HELLO, "n": 2, "seed": 3})
+    assert seen == [True]
+    wishes = [job.conversation for job in scripted.service.jobs]
+    assert [wish and dict(wish.body) for wish in wishes] == [HELLO, HELLO]
+
+
+def test_a_conversation_that_asks_for_nothing_is_not_described(codec: ChatCodec) -> None:
+    scripted = Scripted(codec)
+    scripted.post(CHAT, HELLO)
+    scripted.post(CHAT, {**HELLO, "stop": ["x"]})
+    assert [job.conversation is None for job in scripted.service.jobs] == [True, False]

@@ -14,8 +14,9 @@ from flash41.engine.llm import LLM
 from flash41.engine.request import Request
 from flash41.engine.stats import EngineStats
 from flash41.server.app import create_app
-from flash41.server.engine_thread import EngineThread
+from flash41.server.engine_client import EngineClient
 from flash41.server.settings import ServerSettings
+from helpers.engine_thread import engine_over
 from helpers.serving import CHAT, COMPLETIONS, HELLO, MESSAGES, NAME, RESPONSES, Reply, call, run
 
 CHAT_MODE = {**HELLO, "thinking": {"type": "disabled"}, "max_tokens": 12}
@@ -53,10 +54,9 @@ class Engine:
     def replies(self, *asked: tuple[str, dict[str, Any]]) -> list[Reply]:
         """Replies of a server, and what it then says at /metrics."""
 
-        async def served() -> list[Reply]:
-            engine = EngineThread(self.llm, [NAME])
+        async def served(engine: EngineClient) -> list[Reply]:
             app = create_app(engine, ServerSettings())
-            engine.start()
+            await engine.start(lambda: None)
             try:
                 json_body = {"content-type": "application/json"}
                 found = [await call(app, "POST", path, json.dumps(body).encode(), json_body) for path, body in asked]
@@ -64,9 +64,11 @@ class Engine:
                     await asyncio.sleep(0.01)
                 return [*found, await call(app, "GET", "/metrics")]
             finally:
-                assert await asyncio.to_thread(engine.stop, 30)
+                assert await engine.stop(30)
+                engine.close()
 
-        return run(served())
+        with engine_over(self.llm, [NAME]) as (engine, _):
+            return run(served(engine))
 
     def force(self, forced: Forced | None) -> None:
         """Verifies what `forced` says in the place of drafts."""

@@ -1,11 +1,11 @@
-"""The life of a server process, inside this one: real sockets, real signals, the embedded default."""
+"""The life of a server, inside this process: real sockets, real signals, the embedded default in a thread."""
 
 import asyncio
 import json
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,18 @@ import pytest
 from flash41.engine.llm import LLM
 from flash41.errors import ConfigError
 from flash41.server import run
+from flash41.server.engine_client import EngineClient
+from flash41.server.engine_loop import EngineLoop
 from flash41.server.run import ServerProcess, listening
 from flash41.server.settings import ServerSettings
+from helpers.engine_thread import engine_over
 
 BODY = {"messages": [{"role": "user", "content": "hello"}], "stream": True, "seed": 1}
 
 
 @pytest.fixture(scope="module")
-def shared_llm(default_directory: Path) -> LLM:
+def llm(default_directory: Path) -> LLM:
     return LLM(default_directory, max_num_seqs=4)
-
-
-@pytest.fixture
-def llm(shared_llm: LLM) -> Iterator[LLM]:
-    """The shared engine; what a server left unfinished in it is aborted behind the test."""
-    yield shared_llm
-    assert abort_all(shared_llm)
 
 
 async def request(url: str, method: str, path: str, body: object = None) -> tuple[int, str]:
@@ -48,25 +44,24 @@ async def request(url: str, method: str, path: str, body: object = None) -> tupl
 Work = Callable[[ServerProcess, str], Awaitable[Any]]
 
 
-def lived(llm: LLM, settings: ServerSettings, work: Work) -> tuple[int, Any]:
-    """Exit status of a server, and the result of what was done meanwhile."""
+def lived(
+    llm: LLM, settings: ServerSettings, work: Work, behind: Callable[[], object] = lambda: None
+) -> tuple[int, Any]:
+    """Exit status of a server, and the result of what was done meanwhile; `behind` is called when it has ended."""
 
-    async def main() -> tuple[int, Any]:
+    async def main(engine: EngineClient) -> tuple[int, Any]:
         found = asyncio.get_running_loop().create_future()
-        process = ServerProcess(llm, ["m"], settings)
+        process = ServerProcess(engine, settings)
         living = asyncio.create_task(process.run(found.set_result))
         async with asyncio.timeout(60):
             result = await work(process, await found)
             return await living, result
 
-    status = asyncio.run(main())
-    return status
-
-
-def abort_all(llm: LLM) -> bool:
-    for request_id in range(llm._next_id):
-        llm.engine.abort(request_id)
-    return llm.engine.num_unfinished == 0
+    with engine_over(llm) as (engine, _):
+        try:
+            return asyncio.run(main(engine))
+        finally:
+            behind()
 
 
 async def started(process: ServerProcess, count: int = 1) -> None:
@@ -135,7 +130,9 @@ def test_a_second_signal_ends_the_grace_time(llm: LLM) -> None:
     assert (status, "shutting down" in text) == (0, True)
 
 
-def test_a_step_without_end_keeps_nobody_waiting(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_without_end_keeps_nobody_waiting(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     free, step = threading.Event(), llm.engine.runner.run
 
     def stuck(batch: Any) -> Any:
@@ -149,25 +146,21 @@ def test_a_step_without_end_keeps_nobody_waiting(llm: LLM, monkeypatch: pytest.M
         while not process.app.context.gate.num_open:
             await asyncio.sleep(0.01)
         process.end()
-        return process, await answer
+        return await answer
 
-    try:
-        status, (process, (_, text)) = lived(llm, settings(grace_seconds=0.5), work)
-    finally:
-        free.set()
-    assert (status, process.is_engine_left, "shutting down" in text) == (0, True, True)
-    process._engine._thread.join(30)
-    assert not process._engine._thread.is_alive()
+    status, (_, text) = lived(llm, settings(grace_seconds=0.5), work, free.set)
+    assert (status, "shutting down" in text) == (0, True)
+    assert "cut off" in caplog.text
 
 
-def test_an_engine_that_dies_ends_the_process_with_status_1(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+def test_an_engine_that_dies_ends_the_server_with_status_1(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
         raise SystemError("unforeseen")
 
     async def work(process: ServerProcess, url: str) -> Any:
         answer = asyncio.create_task(request(url, "POST", "/v1/chat/completions", BODY))
         await started(process)
-        monkeypatch.setattr(process._engine, "_publish", broken)
+        monkeypatch.setattr(EngineLoop, "_publish", broken)
         return await answer
 
     status, (_, text) = lived(llm, settings(), work)
@@ -180,8 +173,8 @@ def test_an_address_that_is_taken_is_told(llm: LLM) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
             listening(settings(port=port))
-        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
-            run.serve(llm, ["m"], settings(port=port), lambda _: None)
+        with engine_over(llm) as (engine, _), pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
+            run.serve(engine, settings(port=port), lambda _: None)
 
 
 @pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])

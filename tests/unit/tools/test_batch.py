@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flash41.chat.conversation import Message
+from flash41.chat.parts import data_url
 from flash41.engine.llm import LLM
 from flash41.engine.request import SamplingParams
 from flash41.errors import ProtocolError
@@ -14,6 +15,7 @@ from flash41.tools.batch_output import partial_of
 from flash41.tools.batch_replies import text_reply
 from flash41.tools.batch_requests import chat_job, text_job
 from helpers.constrained import asks_for, of_object, tool
+from helpers.image_files import encoded, pattern
 from helpers.scripted import SAMPLER, scripted
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -215,6 +217,21 @@ def test_an_answer_is_as_long_as_asked_by_default_or_as_fits(llm: LLM, answers: 
     counts = [body_of(result)["usage"]["completion_tokens"] for result in (default, fits, other, both)]
     assert counts == [16, 6, 3, 2]
     assert body_of(chat)["usage"]["total_tokens"] == llm.plan.max_model_len
+
+
+def test_a_picture_is_shown_and_counted(answers: Answers) -> None:
+    url = data_url(encoded(pattern(60, 45)))
+    part = {"type": "image_url", "image_url": {"url": url}}
+    shown, text, broken = answers(
+        [
+            (CHAT, {"messages": [{"role": "user", "content": [part]}], **SHORT}),
+            (CHAT, {"messages": [{"role": "user", "content": ""}], **SHORT}),
+            (CHAT, {"messages": [{"role": "user", "content": [part | {"image_url": {"url": url[:60]}}]}], **SHORT}),
+        ]
+    )
+    counts = [body_of(result)["usage"]["prompt_tokens"] for result in (shown, text)]
+    assert counts[0] == counts[1] + 10
+    assert "image 1 (messages[0]): data URL: got " in broken["error"]["message"]
 
 
 # One bad line does not stop the rest.

@@ -4,10 +4,12 @@ from pathlib import Path
 import pytest
 
 from flash41.chat.conversation import Message
+from flash41.chat.parts import Image
 from flash41.engine.llm import LLM
 from flash41.engine.request import SamplingParams
 from flash41.errors import RequestError
 from flash41.tools.chat_session import ChatSession, Manner, Turn
+from helpers.image_files import encoded, pattern
 from helpers.scripted import SAMPLER, scripted
 
 EOS = 1
@@ -92,6 +94,44 @@ def test_what_was_computed_is_not_computed_again(llm: LLM) -> None:
     texts(turn)
     assert 32 <= turn.figures.num_cached_tokens < turn.figures.num_prompt_tokens
     assert turn.figures.tokens_per_second is None or turn.figures.tokens_per_second > 0
+
+
+def test_an_attached_picture_is_shown_with_the_next_message_and_stays_in_the_conversation(
+    llm: LLM, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(encoded(pattern(60, 45)))
+    session = ChatSession(llm, SHORT, Manner())
+    assert session.attach(file).plan.num_tokens == 10
+    asked = [Message(role="user", content=(Image(file), "What is it?"))]
+    turn = session.ask("What is it?")
+    expected = llm.chat(asked, SHORT)
+    assert texts(turn)[1] == expected.text
+    assert turn.figures.num_prompt_tokens == len(expected.prompt_ids)
+    assert (session.attached, len(session.pictures)) == ([], 1)
+    asked += [Message(role="assistant", content=expected.text), Message(role="user", content="and again")]
+    assert texts(session.ask("and again"))[1] == llm.chat(asked, SHORT).text
+    session.reset()
+    assert session.pictures == []
+
+
+def test_a_file_that_is_no_picture_is_refused_and_attaches_nothing(llm: LLM, tmp_path: Path) -> None:
+    session = ChatSession(llm, SHORT, Manner())
+    (tmp_path / "a.png").write_bytes(b"<svg/>")
+    for name in ("a.png", "b.png"):
+        with pytest.raises(RequestError, match=name):
+            session.attach(tmp_path / name)
+    assert session.attached == []
+
+
+def test_a_message_that_is_refused_keeps_its_pictures(llm: LLM, tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(encoded(pattern(60, 45)))
+    session = ChatSession(llm, SHORT, Manner())
+    session.attach(file)
+    with pytest.raises(RequestError, match="prompt length"):
+        session.ask("hello " * 2000)
+    assert len(session.attached) == 1
 
 
 def test_reset_forgets_the_turns_and_keeps_the_manner(llm: LLM) -> None:

@@ -8,10 +8,8 @@ import pytest
 
 from flash41.checkpoint.directory import INDEX_FILE
 from flash41.checkpoint.faults import FaultKind
-from flash41.checkpoint.sparse import write_sparse
 from flash41.tools.doctor import Report, TokenMapStatus, examine
 from helpers.checkpoints import TINY, edit_header, edit_json, set_byte, tiny_copy
-from helpers.config_documents import release_config
 
 SECOND = "model-00002-of-00005.safetensors"
 
@@ -31,16 +29,6 @@ def test_the_golden_checkpoint_is_healthy() -> None:
     assert report.shards["model-00004-of-00005.safetensors"].num_tensors == 6
     assert not report.has_generation_config
     assert report.leftovers == ()
-
-
-def test_the_sparse_release_is_healthy_and_its_token_map_not_checked(tmp_path: Path) -> None:
-    write_sparse(tmp_path / "release", release_config())
-    report = examine(tmp_path / "release")
-    assert report.faults == ()
-    assert (report.num_tensors, report.payload_bytes, len(report.shards)) == (96_085, 510_286_023_000, 48)
-    assert report.token_map.value == "not checked (no tokenizer.json)"
-    assert report.owners["engram_tables"].num_bytes == 202_758_032_400
-    assert report.identity.startswith("no known release")
 
 
 def test_a_report_is_json(tmp_path: Path) -> None:

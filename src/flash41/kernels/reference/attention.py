@@ -15,8 +15,6 @@ rounded to the dtype of q before they meet V.  spec: attention.md section 7.
 import torch
 from torch import Tensor
 
-from flash41.kernels.reference.arithmetic import matmul
-
 KEYS_PER_BLOCK = 64
 EMPTY_MAXIMUM = -1e30
 SCRATCH_ELEMENTS = 1 << 24
@@ -41,19 +39,22 @@ def _attend(q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor
     if index.shape[1] == 0:
         return torch.zeros_like(q)
     folded: tuple[Tensor, Tensor, Tensor] | None = None
-    wide = q.double()
+    wide, shortest = q.double(), int(counts.min())
     for first in range(0, index.shape[1], KEYS_PER_BLOCK):
         block = index[:, first : first + KEYS_PER_BLOCK]
-        hidden = torch.arange(first, first + block.shape[1]) >= counts.unsqueeze(1)
-        # An unused entry may name any row, so its key is cleared: 0 * NaN would carry a stranger's NaN into this query.
-        keys = rows[block.clamp(min=0)].double().masked_fill_(hidden.unsqueeze(2), 0.0)
-        logits = (matmul(wide, keys.transpose(1, 2)).float() * scale).masked_fill(hidden.unsqueeze(1), -torch.inf)
+        keys = rows[block.clamp(min=0)].double()
+        logits = torch.bmm(wide, keys.mT).float().mul_(scale)
+        if shortest < first + block.shape[1]:  # an entry is unused
+            hidden = torch.arange(first, first + block.shape[1]) >= counts.unsqueeze(1)
+            logits.masked_fill_(hidden.unsqueeze(1), -torch.inf)
+            # It may name any row, so its key is cleared: 0 * NaN would carry a stranger's NaN into this query.
+            keys.masked_fill_(hidden.unsqueeze(2), 0.0)
         maximum = logits.amax(-1).clamp_(min=EMPTY_MAXIMUM)
         if folded is not None:
             maximum = torch.maximum(maximum, folded[0])
         probabilities = (logits - maximum.unsqueeze(-1)).double().exp_().float()
-        denominator = probabilities.double().sum(-1).float()
-        total = matmul(probabilities.to(q.dtype), keys).float()
+        denominator = probabilities.sum(-1, dtype=torch.float64).float()
+        total = torch.bmm(probabilities.to(q.dtype).double(), keys).float()
         if folded is not None:
             correction = (folded[0] - maximum).double().exp_().float()
             denominator = folded[1] * correction + denominator

@@ -73,6 +73,19 @@ class DecodedWeights:
         step = max(1, ELEMENTS_PER_BAND * weight.shape[-2] // weight.numel())
         return (part.double().mT for part in weight.split(step, dim=-2))
 
+    def num_in_a_band(self, *weights: Quantized) -> int:
+        """How many stacks of weights like these fit into one band; 1 where not even one does."""
+        num_elements = sum(weight.shape[0] * weight.shape[1] for weight in weights)
+        return max(1, ELEMENTS_PER_BAND // num_elements)
+
+    def spread(self, values: Tensor, counts: tuple[int, ...]) -> Tensor:
+        """Each entry of a vector repeated as often as `counts` says."""
+        kind = f"spread {counts}"
+        kept = self._find(kind, (values,))
+        if kept is None:
+            kept = self._keep(kind, (values,), values.repeat_interleave(torch.tensor(counts)))
+        return kept
+
     def _find(self, kind: str, sources: tuple[Quantized | Tensor, ...]) -> Tensor | None:
         """A decoded weight that is kept.  Looked up before anything else: a small model asks for nothing new."""
         key: Key = (kind, *map(id, sources))

@@ -21,10 +21,11 @@ DOT_FLOOR = 1e-6
 
 def engram_gate(x: Tensor, key: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> Tensor:
     """Gate FP32 [T, S]; x and key [T, S, D], gains [S, D]."""
-    gain = q_weight.float() * k_weight.float()
-    dot = (x.double() * gain.double() * key.double()).sum(-1)
-    statistics = inverse_rms(x, eps) * inverse_rms(key, eps)
-    dot = dot * statistics.squeeze(-1) * x.shape[-1] ** -0.5
+    gain = (q_weight.float() * k_weight.float()).double()
+    x, key = x.double(), key.double()
+    dot = (x * gain).mul_(key).sum(-1)
+    statistics = inverse_rms(x, eps).mul_(inverse_rms(key, eps)).squeeze_(-1)
+    dot = dot.mul_(statistics).mul_(x.shape[-1] ** -0.5)
     return torch.copysign(dot.abs().clamp(min=DOT_FLOOR).sqrt(), dot).sigmoid().float()
 
 

@@ -17,12 +17,12 @@ SCRATCH_ELEMENTS = 1 << 24
 
 def index_scores(q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
     """FP32 scores [S, L, N]: q [S, L, heads, d], keys [S, N, d], weights FP32 [S, L, heads]."""
-    wide_keys = keys.double().transpose(1, 2).unsqueeze(1)
+    wide, wide_keys, wide_weights = q.double(), keys.double().mT.unsqueeze(1), weights.double().unsqueeze(2)
     step = max(1, SCRATCH_ELEMENTS // max(1, q.shape[0] * q.shape[2] * keys.shape[1]))
     bands = []
     for first in range(0, q.shape[1], step):
-        heads = torch.matmul(q[:, first : first + step].double(), wide_keys).relu_()
-        band = torch.matmul(weights[:, first : first + step].double().unsqueeze(2), heads)
+        heads = torch.matmul(wide[:, first : first + step], wide_keys).relu_()
+        band = torch.matmul(wide_weights[:, first : first + step], heads)
         bands.append(band.squeeze(2).float())
     return bands[0] if len(bands) == 1 else torch.cat(bands, 1)
 

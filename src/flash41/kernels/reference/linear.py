@@ -37,15 +37,16 @@ def block_product(rounded: Tensor, bands: Iterable[Tensor]) -> Tensor:
     """
     lead, width = rounded.shape[:-1], rounded.shape[-1]
     left = rounded.view(-1, width // GROUP, GROUP).transpose(0, 1)
-    outputs = [_block_sums(left, band) for band in bands]
+    # The sums of a block are exact and rounded to FP32 before they meet those of the next.
+    outputs = [added_blocks(torch.bmm(left, band).float().unbind()) for band in bands]
     result = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
     return result.view(*lead, -1)
 
 
-def _block_sums(left: Tensor, right: Tensor) -> Tensor:
-    """FP32 [rows, n]: exact sums per K block, rounded, then added in FP32 from the first block to the last."""
-    total, *others = torch.bmm(left, right).float().unbind()
-    for block in others:
+def added_blocks(sums: Sequence[Tensor]) -> Tensor:
+    """FP32 sums of the K blocks, added in FP32 from the first block to the last."""
+    total = sums[0]
+    for block in sums[1:]:
         total = total + block
     return total
 

@@ -37,11 +37,10 @@ def mhc_mixes(
     num_rows, streams = x.shape[0], x.shape[1]
     flat = x.reshape(num_rows, -1).double()
     mixed = linear(flat, fn, torch.float32, decoded).mul_(inverse_rms(flat, norm_eps).float())
-    gates, comb = mixed.view(num_rows, 2 + streams, streams).split_with_sizes((2, streams), 1)
-    base = base.view(2 + streams, streams)
-    gates = (gates * scale[:2, None]).add_(base[:2]).double().sigmoid_()
-    pre, post = gates.float().unbind(1)
-    return pre + hc_eps, post * 2.0, sinkhorn((comb * scale[2]).add_(base[2:]), iterations, hc_eps)
+    mixed = mixed.mul_(decoded.spread(scale, (streams, streams, streams * streams))).add_(base)
+    gates, comb = mixed.split_with_sizes((2 * streams, streams * streams), 1)
+    pre, post = gates.double().sigmoid_().float().chunk(2, 1)
+    return pre + hc_eps, post * 2.0, sinkhorn(comb.view(num_rows, streams, streams), iterations, hc_eps)
 
 
 def sinkhorn(logits: Tensor, iterations: int, hc_eps: float) -> Tensor:
@@ -70,6 +69,6 @@ def mhc_collapse(x: Tensor, pre: Tensor) -> Tensor:
 def mhc_apply(x: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """New streams [T, S, D] from the old ones and the sub-layer's output y [T, D]."""
     # One product over the streams and y together: post is one more row of coefficients.
-    coefficients = torch.cat((comb.double(), post.double().unsqueeze(1)), 1).transpose(1, 2)
-    values = torch.cat((x.double(), y.double().unsqueeze(1)), 1)
-    return stored(torch.bmm(coefficients, values), x.dtype)
+    coefficients = torch.cat((comb, post.unsqueeze(1)), 1).double()
+    values = torch.cat((x, y.unsqueeze(1)), 1).double()
+    return stored(torch.bmm(coefficients.transpose(1, 2), values), x.dtype)

@@ -10,14 +10,15 @@ spec: moe.md section 1.  FP32 in and out.
 import torch
 from torch import Tensor
 
+LINEAR_FROM = 50.0
+"""From here on ln(1 + e^z) is z to the last bit of FP64."""
 WEIGHT_FLOOR = 1e-20
 """Added to the sum of the chosen scores (a constant of its own, numerically equal to the norm's eps)."""
 
 
 def router_scores(logits: Tensor) -> Tensor:
     """sqrt(ln(1 + e^z)), stable for every z: neither overflow for large z nor loss below -16.64."""
-    z = logits.double()
-    return (z.clamp(min=0) + (-z.abs()).exp().log1p()).sqrt().float()
+    return torch.nn.functional.softplus(logits.double(), threshold=LINEAR_FROM).sqrt_().float()
 
 
 def route(logits: Tensor, bias: Tensor, topk: int, route_scale: float) -> tuple[Tensor, Tensor]:
@@ -26,5 +27,5 @@ def route(logits: Tensor, bias: Tensor, topk: int, route_scale: float) -> tuple[
     order = (scores + bias).sort(dim=-1, descending=True, stable=True).indices
     ids = order[:, :topk].sort(-1).values
     chosen = scores.gather(1, ids)
-    total = chosen.double().sum(-1, keepdim=True).float() + WEIGHT_FLOOR
+    total = chosen.sum(-1, keepdim=True, dtype=torch.float64).float() + WEIGHT_FLOOR
     return ids, torch.div(chosen, total) * route_scale

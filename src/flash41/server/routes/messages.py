@@ -1,9 +1,12 @@
 """`POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
+import contextlib
+
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from flash41.chat.protocols import Protocol
+from flash41.engine.prompt_images import num_widened
 from flash41.server.answering import answer, beside_the_loop
 from flash41.server.bodies import checked, read_body
 from flash41.server.context import Context
@@ -24,6 +27,8 @@ def message_routes(context: Context) -> APIRouter:
         body = await read_body(request, context.settings)
         checked(CountBody, body)
         _, prompt = await beside_the_loop(body, context.reader.render, Protocol.MESSAGES, body.fields)
-        return JSONResponse({"input_tokens": len(prompt.ids)})
+        with contextlib.ExitStack() as inside:
+            pictures = await context.pictures.read(prompt, inside)
+            return JSONResponse({"input_tokens": num_widened(prompt.ids, pictures)})
 
     return router

@@ -1,14 +1,18 @@
 """`POST /v1/tokenize` and `POST /v1/detokenize`."""
 
+import contextlib
+
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from flash41.chat.protocols import Protocol
+from flash41.engine.prompt_images import widen
 from flash41.errors import RequestError
 from flash41.server.answering import beside_the_loop
 from flash41.server.api_errors import ApiError, refused
 from flash41.server.bodies import checked, read_body
 from flash41.server.context import Context
+from flash41.server.conversations import check_size
 from flash41.server.routes.documents import described
 from flash41.server.schemas import DetokenizeBody, TokenizeBody
 
@@ -25,6 +29,7 @@ def tokenize_routes(context: Context) -> APIRouter:
         if (record.text is None) == (record.messages is None):
             raise ApiError(400, "give either text or messages")
         if record.text is not None:
+            check_size(record.text, context.service)
             encode = tokenizer.encode_with_control if record.control else tokenizer.encode
             try:
                 ids = list(await beside_the_loop(body, encode, record.text))
@@ -32,7 +37,10 @@ def tokenize_routes(context: Context) -> APIRouter:
                 raise refused(error) from error
         else:
             _, prompt = await beside_the_loop(body, context.reader.render, Protocol.CHAT, body.fields)
-            ids = list(prompt.ids)
+            with contextlib.ExitStack() as inside:
+                pictures = await context.pictures.read(prompt, inside)
+                image = context.service.facts.image_token_id
+                ids = list(prompt.ids if image is None else widen(prompt.ids, pictures, image)[0])
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": context.service.facts.max_model_len})
 
     @router.post("/v1/detokenize", summary="Ids to text.", openapi_extra=described(DetokenizeBody))

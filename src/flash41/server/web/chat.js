@@ -3,6 +3,7 @@
 import { ServerError, chat } from "./api.js";
 import { isWaiting, messages, newAnswer, takeChunk } from "./conversation.js";
 import { byId } from "./dom.js";
+import { Attachments } from "./images.js";
 import { SettingError, requestBody, systemPrompt } from "./settings.js";
 import { AnswerView, userView } from "./view.js";
 
@@ -19,6 +20,7 @@ export class Chat {
     this.prompt = byId("prompt");
     this.scroller = byId("scroller");
     this.transcript = byId("transcript");
+    this.attachments = new Attachments(() => this.showState());
     this.listen();
     this.showAll();
     this.showState();
@@ -46,17 +48,23 @@ export class Chat {
     return this.controller !== null;
   }
 
-  /** Sends what stands in the message field. */
+  /** Sends what stands in the message field, and the pictures above it. */
   send() {
-    const text = this.prompt.value.trim();
-    if (!text || this.isBusy || isWaiting(this.turns.at(-1))) return;
-    this.say(text);
+    const turn = { role: "user", content: this.prompt.value.trim() };
+    if (this.attachments.urls.length) turn.images = this.attachments.urls;
+    if (!this.hasMessage || this.isBusy || isWaiting(this.turns.at(-1))) return;
+    this.say(turn);
   }
 
-  async say(text) {
-    if (!this.canAsk([...this.turns, { role: "user", content: text }])) return;
+  get hasMessage() {
+    return Boolean(this.prompt.value.trim() || this.attachments.urls.length);
+  }
+
+  async say(turn) {
+    if (!this.canAsk([...this.turns, turn])) return;
     this.prompt.value = "";
-    this.add({ role: "user", content: text });
+    this.attachments.take();
+    this.add(turn);
     await this.ask();
   }
 
@@ -77,6 +85,7 @@ export class Chat {
   edit(turn) {
     this.stop();
     this.prompt.value = turn.content;
+    this.attachments.set(turn.images ?? []);
     this.cut(this.turns.indexOf(turn));
     this.prompt.focus();
   }
@@ -185,7 +194,7 @@ export class Chat {
     byId("welcome").hidden = this.turns.length > 0;
     stop.hidden = !this.isBusy;
     send.hidden = this.isBusy;
-    send.disabled = !this.prompt.value.trim() || waits;
+    send.disabled = !this.hasMessage || waits;
     if (focused === send && this.isBusy) stop.focus(); // a button that goes hands its focus on
     if (focused === stop && !this.isBusy) this.prompt.focus();
     this.prompt.placeholder = waits ? "Send the results of the calls first" : "Message";

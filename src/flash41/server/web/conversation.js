@@ -1,6 +1,6 @@
 // A conversation as data: turns as the page shows them, messages as the server reads them. Knows no page.
 //
-// A turn of the user is {role, content}; an answer adds reasoning, calls, how it ended, and what it took.
+// A turn of the user is {role, content} and may have images, data URLs; an answer adds reasoning, calls, how it ended, and what it took.
 
 /** An answer before its first token. */
 export function newAnswer() {
@@ -64,10 +64,17 @@ export function isWaiting(answer) {
 export function messages(system, turns) {
   const found = system ? [{ role: "system", content: system }] : [];
   for (const turn of turns) {
-    if (turn.role === "user") found.push({ role: "user", content: turn.content });
+    if (turn.role === "user") found.push({ role: "user", content: userContent(turn) });
     else found.push(...answerMessages(turn));
   }
   return found;
+}
+
+/** A text, or pictures in front of it. */
+function userContent(turn) {
+  if (!turn.images?.length) return turn.content;
+  const parts = turn.images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return turn.content ? [...parts, { type: "text", text: turn.content }] : parts;
 }
 
 function answerMessages(answer) {

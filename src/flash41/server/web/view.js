@@ -2,13 +2,17 @@
 
 import { isWaiting, speed } from "./conversation.js";
 import { copyButton, h } from "./dom.js";
+import { thumbnail } from "./images.js";
 import { markdown } from "./markdown.js";
 
 /** What the user wrote; `onEdit` takes it back into the message field. */
 export function userView(turn, onEdit) {
   const edit = h("button", { type: "button", class: "small", click: onEdit }, "Edit");
-  const tools = h("div", { class: "tools" }, copyButton(() => turn.content), edit);
-  return h("article", { class: "turn user", "aria-label": "You" }, h("div", { class: "words" }, turn.content), tools);
+  const tools = h("div", { class: "tools" }, ...(turn.content ? [copyButton(() => turn.content)] : []), edit);
+  const images = (turn.images ?? []).map((url, index) => thumbnail(url, index + 1));
+  const shown = images.length ? [h("div", { class: "pictures" }, ...images)] : [];
+  const words = turn.content ? [h("div", { class: "words" }, turn.content)] : [];
+  return h("article", { class: "turn user", "aria-label": "You" }, ...shown, ...words, tools);
 }
 
 /** An answer; `actions` are retry() and sendResults(). */

@@ -5,7 +5,7 @@ import pytest
 from flash41.chat.images import picture
 from flash41.config.run import Profile
 from flash41.engine.load import load_model
-from flash41.engine.pictures import image_sizes
+from flash41.engine.prompt_images import image_sizes
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.tools.traces import trace
 from helpers.golden_judge import CHECKPOINT, Array

@@ -12,6 +12,7 @@ table) and checkpoint/, the model in the released format, written at every evalu
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from flash41.chat.conversation import ChatCodec
 from flash41.chat.tokenizer import Tokenizer
 from flash41.config.architecture import ModelConfig
 from flash41.engram.vocabulary import TokenMap
-from flash41.errors import CheckpointError, Flash41Error, complaint
+from flash41.errors import CheckpointError, ConfigError, Flash41Error, combined, complaint
 from training.batches import Batches, Position
 from training.corpus.mixture import TRAINING
 from training.corpus.render import Renderer
@@ -118,7 +119,6 @@ class Run:
 def train(run: Run) -> None:
     """Steps until the time or the number of steps is up; saves, evaluates and reports on the way."""
     wish, began = run.wish, time.monotonic()
-    wish.out.mkdir(parents=True, exist_ok=True)
     report, evaluated, phase = Report(wish.out, run.progress), began, run.phases[0]
     limit = None if wish.max_steps is None else run.progress.steps + wish.max_steps
     while time.monotonic() - began < 60 * wish.minutes and run.progress.steps != limit:
@@ -135,26 +135,53 @@ def train(run: Run) -> None:
 
 
 def parse(arguments: list[str]) -> Wish:
-    """The wish of a command line."""
-    parser = argparse.ArgumentParser(prog="python -m training.train", description="Trains the small model.")
-    parser.add_argument("--out", type=Path, required=True, help="folder of state, curves and checkpoint")
-    parser.add_argument("--minutes", type=float, required=True, help="how long to train")
-    parser.add_argument("--resume", type=Path, help="state file to go on from")
-    parser.add_argument("--stage", choices=list(STAGES), default="target", help="what is trained")
-    parser.add_argument("--seed", type=int, default=1, help="of weights and corpus")
-    parser.add_argument("--tokens", type=float, default=40e6, help="planned tokens; the last fifth of them cools down")
-    parser.add_argument("--report-steps", type=int, default=20, help="steps between reports and saved states")
-    parser.add_argument("--evaluate-minutes", type=float, default=20.0, help="minutes between evaluations")
-    parser.add_argument("--max-steps", type=int, help="stop after this many steps")
-    return Wish(**vars(parser.parse_args(arguments)))
+    """The wish of a command line; ConfigError for one that would lose work or could learn nothing."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training.train",
+        description="Trains the small model, asks the engine how good it is, and leaves a checkpoint.",
+    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="folder of state, curves and checkpoint")
+    add("--minutes", type=float, required=True, metavar="N", help="how long to train; evaluations count")
+    add("--resume", type=Path, metavar="STATE", help="state file to go on from, most often DIR/state.safetensors")
+    add("--stage", choices=list(STAGES), default="target", help="what is trained; all but target need --resume")
+    add("--seed", type=int, default=1, metavar="N", help="of weights and corpus (1)")
+    add("--tokens", type=float, default=40e6, metavar="N", help="planned tokens; the last fifth cools down (40e6)")
+    add("--report-steps", type=int, default=20, metavar="N", help="steps between reports and saved states (20)")
+    add("--evaluate-minutes", type=float, default=20.0, metavar="N", help="minutes between evaluations (20)")
+    add("--max-steps", type=int, metavar="N", help="stop after this many steps")
+    wish = Wish(**vars(parser.parse_args(arguments)))
+    faults = list(_faults(wish))
+    if faults:
+        raise ConfigError(combined(faults))
+    return wish
+
+
+def _faults(wish: Wish) -> Iterator[str]:
+    positive = {
+        "--minutes": wish.minutes,
+        "--tokens": wish.tokens,
+        "--report-steps": wish.report_steps,
+        "--evaluate-minutes": wish.evaluate_minutes,
+    }
+    for name, value in positive.items():
+        if not value > 0:
+            yield complaint(name, value, "> 0")
+    if wish.stage != "target" and wish.resume is None:
+        yield complaint("--resume", None, f"a state with a trained target for --stage {wish.stage}")
+    if wish.resume is None and (wish.out / STATE).exists():
+        yield complaint(
+            "--out", str(wish.out), f"a folder without {STATE}", "go on with --resume, or take another folder"
+        )
 
 
 def main() -> None:
     """The command."""
-    wish = parse(sys.argv[1:])
     try:
+        wish = parse(sys.argv[1:])
+        wish.out.mkdir(parents=True, exist_ok=True)
         train(Run(wish, shipped_config()))
-    except Flash41Error as error:
+    except (Flash41Error, OSError) as error:
         sys.exit(f"error: {error}")
 
 

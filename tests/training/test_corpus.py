@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flash41.chat.conversation import ChatCodec
+from flash41.chat.parts import text_of
 from flash41.chat.tokenizer import Tokenizer
 from training.corpus import arithmetic, copying, facts, ledger, pictures, recall, stories, tools
 from training.corpus.mixture import FAMILIES, HELD_OUT, TRAINING, Mixture, sample
@@ -25,9 +26,13 @@ def renderer() -> Renderer:
     return Renderer(ChatCodec(Tokenizer.from_file(FOLDER / "tokenizer.json"), config.tokens.image), config)
 
 
+def asked(one: Sample) -> str:
+    return text_of(one.messages[0].content)
+
+
 def turns(one: Sample) -> list[tuple[str, str]]:
     """(question, answer) of every exchange."""
-    contents = [*(message.content for message in one.messages), one.answer]
+    contents = [*(text_of(message.content) for message in one.messages), one.answer]
     return list(zip(contents[::2], contents[1::2], strict=True))
 
 
@@ -50,7 +55,7 @@ def test_held_out_conversations_are_none_of_the_training_ones() -> None:
 def test_a_sample_is_about_as_long_as_asked(name: str) -> None:
     for size in (16, 300):
         one = FAMILIES[name](Random(size), size)
-        words = sum(len(message.content.split()) for message in one.messages)
+        words = sum(len(text_of(message.content).split()) for message in one.messages)
         assert 0 < words < 2.5 * size + 60
 
 
@@ -74,7 +79,7 @@ def test_a_rendered_sample_is_prompt_and_answer(name: str, renderer: Renderer) -
         assert marked.count(eos) == 1 + len(answers)
         spelled = renderer.codec.tokenizer.decode(marked)
         assert one.answer in spelled
-        assert all(message.content in spelled for message in answers)
+        assert all(text_of(message.content) in spelled for message in answers)
 
 
 def test_an_answer_with_calls_is_spelled_as_the_codec_spells_it_in_a_history(renderer: Renderer) -> None:
@@ -84,7 +89,7 @@ def test_an_answer_with_calls_is_spelled_as_the_codec_spells_it_in_a_history(ren
         if one.calls:
             continue
         followed += 1
-        asked = Sample(
+        called = Sample(
             family="tools",
             messages=one.messages[:1],
             answer="",
@@ -92,10 +97,10 @@ def test_an_answer_with_calls_is_spelled_as_the_codec_spells_it_in_a_history(ren
             tools=one.tools,
             reasoning=one.messages[1].reasoning,
         )
-        example = renderer.example(asked)
+        example = renderer.example(called)
         assert renderer.example(one).ids[: len(example.ids)] == example.ids
-        parsed = renderer.codec.parser(renderer.codec.convert(body(asked)))
-        assert calls_text(asked.calls) in renderer.codec.tokenizer.decode(example.answer)
+        parsed = renderer.codec.parser(renderer.codec.convert(body(called)))
+        assert calls_text(called.calls) in renderer.codec.tokenizer.decode(example.answer)
         assert parsed is not None
     assert followed > 5
 
@@ -103,7 +108,7 @@ def test_an_answer_with_calls_is_spelled_as_the_codec_spells_it_in_a_history(ren
 def test_facts_and_shelves_hold_their_answers() -> None:
     for seed in range(20):
         one = facts.sample(Random(seed), 80)
-        told = one.messages[0].content
+        told = asked(one)
         for question, answer in turns(one):
             thing = re.search(r"(\w+ \w+)\.$", answer) if question.startswith("What") else None
             assert thing is None or thing[1] in told
@@ -111,20 +116,20 @@ def test_facts_and_shelves_hold_their_answers() -> None:
         for question, answer in turns(one):
             found = re.search(r"has the (\w+) of (\w+)\?", question)
             assert found is not None
-            line = next(line for line in one.messages[0].content.splitlines() if line.startswith(f"{found[2]}:"))
+            line = next(line for line in asked(one).splitlines() if line.startswith(f"{found[2]}:"))
             assert f"{found[1]} {answer.rstrip('.').split()[-1]}" in line
 
 
 def test_a_shelf_of_a_long_ledger_has_more_rows_than_a_selection_holds(renderer: Renderer) -> None:
     one = ledger.sample(Random(1), 400)
-    shelf = one.messages[0].content.splitlines()[1]
+    shelf = asked(one).splitlines()[1]
     assert len(renderer.codec.tokenizer.encode(shelf)) > shipped_config().indexer.topk
 
 
 def test_stories_are_asked_about_their_last_word() -> None:
     for seed in range(30):
         one = stories.sample(Random(seed), 60)
-        told = one.messages[0].content
+        told = asked(one)
         for question, answer in turns(one):
             where = re.search(r"Where is (\w+)\?", question)
             if where:
@@ -155,7 +160,7 @@ def test_tool_arguments_are_those_of_the_question() -> None:
         declared = {tool["function"]["name"]: tool["function"]["parameters"] for tool in one.tools}
         arguments = json.loads(call.arguments)
         assert list(arguments) == declared[call.name]["required"]
-        assert all(str(value) in one.messages[0].content for value in arguments.values())
+        assert all(str(value) in asked(one) for value in arguments.values())
 
 
 def test_pictures_show_what_their_captions_say(renderer: Renderer) -> None:
@@ -163,7 +168,7 @@ def test_pictures_show_what_their_captions_say(renderer: Renderer) -> None:
     for seed in range(20):
         one = pictures.sample(Random(seed), 0)
         counts.add(len(one.images))
-        if len(one.images) == 1 and "colour" in one.messages[0].content:
+        if len(one.images) == 1 and "colour" in asked(one):
             colour = pictures.COLOURS[one.answer.removeprefix("It is ").rstrip(".")]
             assert (np.asarray(one.images[0]) == colour).all(-1).sum() > 100
         example = renderer.example(one)

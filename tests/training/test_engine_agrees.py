@@ -135,9 +135,7 @@ def test_logits_behind_pictures_are_the_engines(trained: Masters, directory: Pat
         sequences = pictured(model, trained, collate([example], 2, 0.0))
         length = sequences.ids.shape[1]
         ours = model.forward(sequences, model.view(sequences), torch.arange(length)).logits
-    image = opened.config.tokens.image
-    # One placeholder for each span, as a prompt comes in.
-    narrow = [token for place, token in enumerate(example.ids) if token != image or example.ids[place - 1] != image]
+    narrow = [*example.asked, *example.answer]
     traced = trace(opened, narrow, None, ("final.norm",), pictures=example.pictures)["logits"]
     assert_agree(ours[: len(example.ids)], torch.from_numpy(traced), profile)
 

@@ -12,14 +12,14 @@ from torch import nn
 
 from flash41.checkpoint.loader import open_checkpoint
 from flash41.checkpoint.stored import Scope
-from flash41.errors import CheckpointError
+from flash41.errors import CheckpointError, ConfigError
 from helpers.small_training import PHASES, small_config
 from training.model.masters import Masters
 from training.optimizer import BALANCE_RATE, balance
 from training.report import COLUMNS
 from training.state import load, save
 from training.steps import STAGES, learn
-from training.train import STATE, Run, parse, train
+from training.train import STATE, Run, main, parse, train
 
 Values = dict[str, torch.Tensor]
 
@@ -131,6 +131,22 @@ def test_a_state_replaces_the_last_one_whole(began: Path, tmp_path: Path) -> Non
     save(tmp_path / STATE, progress, masters.parameters, moments)
     assert (tmp_path / STATE).read_bytes() == state(began)
     assert [path.name for path in tmp_path.iterdir()] == [STATE]
+
+
+def test_a_wish_that_would_lose_work_or_learn_nothing_is_refused(began: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a folder without state\.safetensors") as caught:
+        parse(["--out", str(began), "--minutes", "0", "--report-steps", "0", "--tokens", "nan"])
+    for name in ("--minutes: got 0.0", "--report-steps: got 0", "--tokens: got nan"):
+        assert name in str(caught.value)
+    with pytest.raises(ConfigError, match="a trained target for --stage drafter"):
+        parse(["--out", str(began / "other"), "--minutes", "1", "--stage", "drafter"])
+
+
+def test_the_command_ends_with_a_line_instead_of_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (["--out", str(tmp_path), "--minutes", "-1"], ["--out", "/proc/none", "--minutes", "1"]):
+        monkeypatch.setattr("sys.argv", ["train", *arguments])
+        with pytest.raises(SystemExit, match="error: "):
+            main()
 
 
 def test_balance_raises_the_bias_of_who_was_chosen_less() -> None:

@@ -6,7 +6,7 @@ from flash41.cache.rows import RowFormat, RowFormats
 from flash41.cache.store import store_shape
 from flash41.errors import ProtocolError
 from flash41.model.attention import join
-from flash41.model.batch import Selection
+from flash41.model.batch import Selection, Selections
 from flash41.numerics.scaled import quantize_fp8_32
 from helpers.small_training import small_config
 from training.model.attention import joined
@@ -58,7 +58,7 @@ def test_a_list_names_the_rows_that_the_engine_would_have_gathered() -> None:
         chosen[t, : len(few)] = torch.tensor(few)
     selection = Selection(rows=chosen, width=3, counts=(chosen >= 0).sum(1))
     ours = joined(window, selection, len(window.rows) + view.plane_starts(1))
-    theirs = join(window, selection)
+    theirs = join(window, selection, Selections())
     stack = torch.cat((window.rows, view.plane(1)))
     gathered = torch.cat((window.rows, view.read_main(1, chosen[:, :3]).flatten(0, 1)))
     assert torch.equal(ours.counts, theirs.counts)

@@ -14,13 +14,12 @@ from typing import Any
 from flash41.chat.conversation import ChatCodec, Message, ToolCall
 from flash41.chat.image_plan import ImageSizes
 from flash41.chat.images import Picture, from_rgb
+from flash41.chat.parts import STAND_IN, text_of
 from flash41.config.architecture import ModelConfig
-from flash41.engine.pictures import image_sizes, widen
+from flash41.engine.prompt_images import image_sizes, widen
 from training.corpus.sample import IMAGE, Sample
 
 DSML, THINK_END, ASSISTANT = "｜DSML｜", "</think>", "<｜Assistant｜>"
-NO_PICTURE = "data:image/png;base64,iVBORw0KGgo="
-"""Stands for a picture in a body; the pixels come with the sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +33,8 @@ class Example:
     """Whether a token belongs to an answer."""
     num_prompt: int
     """Tokens before the last answer."""
+    asked: tuple[int, ...]
+    """The prompt as a caller gives it, with one placeholder for each picture."""
     pictures: tuple[Picture, ...]
     """In the order of their spans."""
 
@@ -57,7 +58,8 @@ class Renderer:
         """Ids and marks of a sample."""
         conversation = self.codec.convert(body(sample))
         pictures = tuple(from_rgb(image, self._sizes) for image in sample.images)
-        prompt = widen(self.codec.encode(conversation).ids, pictures, self._image)[0]
+        asked = self.codec.encode(conversation).ids
+        prompt = widen(asked, pictures, self._image)[0]
         answer = self._answer(sample)
         marks = (*self._history_marks(prompt), *[True] * len(answer))
         return Example(
@@ -65,6 +67,7 @@ class Renderer:
             ids=(*prompt, *answer),
             marks=marks,
             num_prompt=len(prompt),
+            asked=asked,
             pictures=pictures,
         )
 
@@ -128,10 +131,11 @@ def body(sample: Sample) -> dict[str, Any]:
 
 
 def _wire(message: Message) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
-    if IMAGE in message.content:
-        pictures = [{"type": "image_url", "image_url": {"url": NO_PICTURE}}] * message.content.count(IMAGE)
-        wire["content"] = [*pictures, {"type": "text", "text": message.content.replace(IMAGE, "")}]
+    text = text_of(message.content)
+    wire: dict[str, Any] = {"role": message.role, "content": text}
+    if IMAGE in text:
+        pictures = [{"type": "image_url", "image_url": {"url": STAND_IN}}] * text.count(IMAGE)
+        wire["content"] = [*pictures, {"type": "text", "text": text.replace(IMAGE, "")}]
     if message.reasoning is not None:
         wire["reasoning_content"] = message.reasoning
     if message.tool_calls:

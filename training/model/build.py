@@ -42,9 +42,9 @@ class StoredLinear(Linear):
         super().__init__(weight, kernels)
         self._stored = kernels.stored
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
-        return self._stored(super().forward(x))
+        return self._stored(super().__call__(x))
 
 
 class TrainingBuilder(Builder):

@@ -51,18 +51,18 @@ def moved(before: Values, after: Values) -> set[str]:
 
 @pytest.fixture(scope="module")
 def began(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the state of a target after three steps."""
+    """A folder with the state of a target after two steps."""
     folder = tmp_path_factory.mktemp("began")
-    stepped(run(folder, 3), 3)
+    stepped(run(folder, 2), 2)
     return folder
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(began: Path, tmp_path: Path) -> None:
-    whole = stepped(run(tmp_path / "whole", 6), 6)
+    whole = stepped(run(tmp_path / "whole", 4), 4)
     assert whole.progress.phase == "second", "the phase changes on the way"
-    resumed = run(tmp_path / "resumed", 3, "--resume", str(began / STATE))
-    assert resumed.progress.steps == 3
-    stepped(resumed, 3)
+    resumed = run(tmp_path / "resumed", 2, "--resume", str(began / STATE))
+    assert resumed.progress.steps == 2
+    stepped(resumed, 2)
     assert resumed.progress == whole.progress
     assert moved(values(whole), values(resumed)) == set()
     assert state(tmp_path / "whole") == state(tmp_path / "resumed")
@@ -86,10 +86,10 @@ def test_training_lowers_the_loss_of_what_it_sees(tmp_path: Path) -> None:
     one = run(tmp_path / "run", 1)
     batch = one.batches.next(PHASES[0], {"stories": 1.0})
     losses = []
-    for _ in range(12):
+    for _ in range(8):
         losses.append(learn(one.masters, one.token_map, batch).loss)
         one.optimizer.step(1e-2)
-    assert losses[-1] < 0.6 * losses[0]
+    assert losses[-1] < 0.7 * losses[0]
 
 
 def test_a_run_leaves_a_checkpoint_curves_and_scores(

@@ -6,6 +6,7 @@ Drafter.  spec: dspark.md section 10; with w_i = e^(-i/4) for row i of a block,
     0.1 CE(label) + 0.9 sum|p_d - p_t| + BCE(confidence, 1 - 0.5 sum|p_d - p_t|),    each over the sum of weights
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,10 +39,22 @@ class DraftLosses:
         return CE_PART * self.label + DISTANCE_PART * self.distance + CONFIDENCE_PART * self.confidence
 
 
-def answer_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Mean over labels int64 [n] of the cross entropy of logits [n, vocab], weighted with [n]."""
-    losses = functional.cross_entropy(logits, labels, reduction="none")
+def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy [n] of logits [n, vocab] with labels int64 [n]."""
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
+def weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
+    """Scalar mean of losses [n] with weights [n]."""
     return (losses * weights).sum() / weights.sum()
+
+
+def by_family(losses: Tensor, families: Sequence[str]) -> dict[str, float]:
+    """Mean of losses [n] by the family of each."""
+    found: dict[str, list[float]] = {}
+    for family, loss in zip(families, losses.tolist(), strict=True):
+        found.setdefault(family, []).append(loss)
+    return {family: sum(values) / len(values) for family, values in found.items()}
 
 
 def draft_losses(drafts: Drafts, labels: Tensor, target: Tensor, valid: Tensor) -> DraftLosses:

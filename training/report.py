@@ -40,7 +40,8 @@ class Report:
             "unevenness": round(max(one.unevenness for one in self._outcomes), 2),
             "tokens_per_second": round(self._tokens / (time.monotonic() - self._since), 1),
         }
-        self._append(row)
+        families = sorted({family for one in self._outcomes for family in one.families})
+        self._append({**row, "families": {family: self._family(family) for family in families}})
         is_new = not self._curve.exists()
         with self._curve.open("a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
@@ -54,6 +55,10 @@ class Report:
         rounded = {family: round(score, 3) for family, score in scores.items()}
         self._append({"step": self._progress.steps, "tokens": self._progress.tokens, "scores": rounded})
         self._clear()
+
+    def _family(self, family: str) -> float:
+        found = [one.families[family] for one in self._outcomes if family in one.families]
+        return round(sum(found) / len(found), 3)
 
     def _append(self, row: Mapping[str, object]) -> None:
         line = json.dumps(row)

@@ -20,7 +20,7 @@ from flash41.engram.vocabulary import TokenMap
 from flash41.model.image_encoder import ImageEncoder
 from flash41.model.vision import Grid
 from training.batches import Batch
-from training.losses import answer_loss, draft_losses
+from training.losses import by_family, draft_losses, token_losses, weighted_mean
 from training.model.build import Sequences, TrainableModel, with_gradients
 from training.model.drafting import drafted
 from training.model.masters import Masters
@@ -48,6 +48,8 @@ class Outcome:
     """Imitation loss of the scorers, or the share of first drafts that would be accepted."""
     unevenness: float
     """Largest share of visits one expert had, over the even share."""
+    families: Mapping[str, float]
+    """Loss of an answer's token, by family; empty for drafts."""
 
 
 def learn(masters: Masters, token_map: TokenMap, batch: Batch) -> Outcome:
@@ -57,13 +59,17 @@ def learn(masters: Masters, token_map: TokenMap, batch: Batch) -> Outcome:
     weights = batch.weights.flatten()
     predicted = weights[1:].nonzero().squeeze(1)
     output = model.forward(sequences, model.view(sequences), predicted)
-    loss = answer_loss(output.logits, batch.ids.flatten()[predicted + 1], weights[predicted + 1])
+    losses, wanted = token_losses(output.logits, batch.ids.flatten()[predicted + 1]), weights[predicted + 1]
+    loss = weighted_mean(losses, wanted)
+    answers = wanted >= 1.0
+    rows = (predicted[answers] // batch.ids.shape[1]).tolist()
     imitation = torch.stack(model.tape.imitation).mean() if model.tape.imitation else loss.new_zeros(())
     (loss + IMITATION_PART * imitation).backward()
     return Outcome(
         loss=float(loss.detach()),
         aside=float(imitation.detach()),
         unevenness=_balance(masters, model.tape.routes, batch, sequences),
+        families=by_family(losses.detach()[answers], [batch.families[row] for row in rows]),
     )
 
 
@@ -71,6 +77,8 @@ def learn_drafts(masters: Masters, token_map: TokenMap, batch: Batch, rng: Rando
     """A step of the drafter; `rng` picks the anchors.  Batches without room for a block teach nothing."""
     config, block = masters.config, masters.config.dspark.block_size
     anchors = _anchors(batch, block, rng)
+    if len(anchors) == 0:
+        return Outcome(loss=0.0, aside=0.0, unevenness=1.0, families={})
     model = TrainableModel(masters, token_map)
     sequences = Sequences(ids=batch.ids)
     view, ids = model.view(sequences), batch.ids.flatten()
@@ -78,10 +86,10 @@ def learn_drafts(masters: Masters, token_map: TokenMap, batch: Batch, rng: Rando
     with torch.no_grad():
         output = model.forward(sequences, view, rows.flatten())
     drafts = drafted(model.drafter(), view, output.taps, ids, anchors, config.attention.window)
-    marked = batch.weights.flatten()[rows + 1] > 0
+    marked = batch.weights.flatten()[rows + 1] >= 1.0
     losses = draft_losses(drafts, ids[rows + 1], output.logits.view(*rows.shape, -1), marked.cumprod(1).bool())
     losses.total.backward()
-    return Outcome(loss=float(losses.total.detach()), aside=float(losses.accepted), unevenness=1.0)
+    return Outcome(loss=float(losses.total.detach()), aside=float(losses.accepted), unevenness=1.0, families={})
 
 
 def pictured(model: TrainableModel, masters: Masters, batch: Batch) -> Sequences:

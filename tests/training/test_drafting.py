@@ -1,10 +1,14 @@
+from random import Random
+
 import torch
 
 from flash41.model.draft_heads import Drafts
 from helpers.small_training import restless, small_map
-from training.losses import answer_loss, draft_losses
+from training.batches import Batch
+from training.losses import by_family, draft_losses, token_losses, weighted_mean
 from training.model.build import Sequences, TrainableModel
 from training.model.drafting import AnchorView
+from training.steps import learn_drafts
 
 
 def test_a_block_sees_its_context_and_itself_and_nothing_else() -> None:
@@ -48,6 +52,22 @@ def test_rows_behind_the_valid_prefix_do_not_count() -> None:
 
 
 def test_an_answer_weighs_more_than_its_prompt() -> None:
-    logits, labels = torch.tensor([[4.0, 0.0], [4.0, 0.0]]), torch.tensor([0, 1])
-    small, large = (answer_loss(logits, labels, torch.tensor(weights)) for weights in ([1.0, 0.1], [0.1, 1.0]))
+    losses = token_losses(torch.tensor([[4.0, 0.0], [4.0, 0.0]]), torch.tensor([0, 1]))
+    small, large = (weighted_mean(losses, torch.tensor(weights)) for weights in ([1.0, 0.1], [0.1, 1.0]))
     assert small < large
+    torch.testing.assert_close(weighted_mean(losses, torch.tensor([0.0, 2.0])), losses[1])
+
+
+def test_a_batch_without_room_for_a_block_teaches_nothing() -> None:
+    masters, ids = restless(), torch.tensor([[0, 5, 6, 1, 2, 2, 2]])
+    weights = torch.tensor([[0.0, 0.1, 1.0, 1.0, 0.0, 0.0, 0.0]])
+    batch = Batch(ids=ids, weights=weights, num_tokens=4, pictures=(), families=("stories",))
+    assert learn_drafts(masters, small_map(), batch, Random(1)).loss == 0
+    assert all(value.grad is None for value in masters.parameters.values())
+    longer = Batch(ids=ids.repeat(1, 2), weights=torch.ones(1, 14), num_tokens=14, pictures=(), families=("stories",))
+    assert learn_drafts(masters, small_map(), longer, Random(1)).loss > 0
+    assert masters.parameters["mtp.0.main_proj.weight"].grad is not None
+
+
+def test_losses_are_told_apart_by_family() -> None:
+    assert by_family(torch.tensor([1.0, 3.0, 5.0]), ["a", "b", "a"]) == {"a": 3.0, "b": 3.0}

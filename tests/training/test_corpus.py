@@ -175,3 +175,9 @@ def test_pictures_show_what_their_captions_say(renderer: Renderer) -> None:
         image = shipped_config().tokens.image
         assert example.ids.count(image) == sum(picture.plan.num_tokens for picture in example.pictures)
     assert counts == {1, 2}
+
+
+def test_about_half_of_the_compared_pictures_agree() -> None:
+    compared = [one for one in (pictures.sample(Random(seed), 0) for seed in range(200)) if len(one.images) == 2]
+    agreeing = sum(one.answer == "Yes." for one in compared)
+    assert 0.3 < agreeing / len(compared) < 0.7

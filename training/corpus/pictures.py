@@ -29,6 +29,8 @@ def sample(rng: Random, size: int) -> Sample:  # noqa: ARG001
         )
     what = rng.choice(("colour", "shape"))
     pick = 0 if what == "colour" else 1
+    if rng.random() < 0.4:  # chance alone would seldom let two agree
+        second = (first[0], second[1]) if what == "colour" else (second[0], first[1])
     answer = "Yes." if first[pick] == second[pick] else f"No: {first[pick]} and {second[pick]}."
     return Sample(
         family="comparisons",

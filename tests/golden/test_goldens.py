@@ -137,7 +137,7 @@ def test_traces_have_the_names_dtypes_and_shapes_of_the_manifest(
 
 @pytest.mark.parametrize("name", FULLY_TRACED)
 def test_a_trace_has_exactly_the_points_of_a_fully_traced_case(name: str, golden_traces: Traces) -> None:
-    assert set(golden_traces(name, Profile.VENDOR)) == {"logits", *points(load_case(name), "")}
+    assert set(golden_traces(name, Profile.VENDOR)) == {"ids", "logits", *points(load_case(name), "")}
 
 
 def test_embedding_rows_are_exact(golden_traces: Traces) -> None:

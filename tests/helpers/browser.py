@@ -30,6 +30,8 @@ document.addEventListener("securitypolicyviolation", (event) => {
   window.violations.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`);
 });
 """
+CHAT_READY = "document.querySelector('#welcome-model').textContent !== ''"
+"""The page of a server has heard from it."""
 EXPECTED = "Failed to load resource"
 """What a console says of a status such as 401, which the page itself handles."""
 
@@ -81,8 +83,8 @@ def until(page: Page, condition: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
-    """The page at an address in a fresh profile; its faults are raised at the end."""
+def opened(browser: Browser, url: str, ready: str = CHAT_READY, **options: Any) -> Iterator[Page]:
+    """The page at an address in a fresh profile, once `ready` holds; its faults are raised at the end."""
     context = browser.new_context(**{"viewport": {"width": 1100, "height": 800}, **options})
     context.set_default_timeout(PATIENCE_MILLISECONDS)
     context.add_init_script(WATCH)
@@ -90,7 +92,7 @@ def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
     faults.watch(page, url.partition("#")[0].rstrip("/"))
     try:
         page.goto(url)
-        until(page, "document.querySelector('#welcome-model').textContent !== ''")
+        until(page, ready)
         yield page
         faults.found += page.evaluate("window.violations")
         assert not faults.found, faults.found

@@ -16,6 +16,7 @@ from flash41.chat.images import picture
 from flash41.server.service import Job
 from flash41.server.settings import ServerSettings
 from helpers.browser import executable, launched, opened, until
+from helpers.config_documents import tiny_config
 from helpers.http_server import on_port
 from helpers.image_files import SMALL_SIZES, encoded, pattern
 from helpers.server_process import ServerProcess, serving
@@ -547,6 +548,29 @@ def test_paper_shows_the_whole_conversation_and_no_controls(browser: Browser, co
         expect(page.get_by_label("Message")).to_be_hidden()
         expect(page.get_by_role("button", name="Try again")).to_be_hidden()
         assert page.evaluate("document.scrollingElement.scrollHeight > 2000")
+
+
+# The anatomy.
+
+
+def test_the_anatomy_tab_draws_the_served_model(browser: Browser, codec: ChatCodec) -> None:
+    server = Scripted(codec, settings=ServerSettings(model_config=tiny_config()))
+    with on_port(server.app) as url, opened(browser, url, **PHONE) as page:
+        page.get_by_role("tab", name="Anatomy").tap()
+        tab = page.get_by_role("tabpanel", name="Anatomy")
+        expect(tab.get_by_role("heading", level=1)).to_have_text("DeepSeek-V4.1-Flash")
+        expect(tab.locator(".column")).to_have_count(13)
+        assert page.evaluate("document.querySelector('#anatomy').scrollWidth <= 360")
+        tab.locator(".column[data-layer='8']").tap()
+        expect(tab.locator(".layer-panel h3")).to_contain_text("Layer 8 · REINDEX")
+        tab.get_by_role("button", name="Number formats").tap()
+        expect(tab.get_by_role("heading", name="Number formats")).to_be_in_viewport()
+        assert page.evaluate("location.hash") == "#anatomy"
+
+
+def test_the_anatomy_tab_says_why_it_is_empty(browser: Browser, codec: ChatCodec) -> None:
+    with on_port(Scripted(codec).app) as url, opened(browser, f"{url}/#anatomy") as page:
+        expect(page.locator("#anatomy-state")).to_contain_text("the configuration of this model is not known here")
 
 
 # The engine itself.

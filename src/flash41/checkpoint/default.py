@@ -8,24 +8,23 @@ It lies in the user's cache directory; where that cannot be written it goes to a
 """
 
 import fcntl
-import json
 import logging
 import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 
 import platformdirs
 from torch import Tensor
 
 from flash41.checkpoint.directory import survey
+from flash41.checkpoint.embedded import TOKENIZER_FILES
+from flash41.checkpoint.embedded import default_config as default_config
+from flash41.checkpoint.embedded import default_tokenizer_files as default_tokenizer_files
 from flash41.checkpoint.synthetic import synthetic_weights
 from flash41.checkpoint.writer import write_checkpoint
-from flash41.config.architecture import ModelConfig
-from flash41.config.huggingface import config_from_dict
 from flash41.errors import CheckpointError
 
 VERSION = "2"
@@ -34,22 +33,11 @@ VERSION = "2"
 VERSION_FILE = "default-version.txt"
 SEED = 41
 NUM_SHARDS = 3
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 Progress = Callable[[str], None]
 """Called with the name of each tensor as it is made."""
 
 logger = logging.getLogger(__name__)
-
-
-def default_config() -> ModelConfig:
-    """Configuration of the embedded default."""
-    return config_from_dict(json.loads(_data("config.json")))
-
-
-def default_tokenizer_files() -> dict[str, bytes]:
-    """Tokenizer of the embedded default, by file name."""
-    return {name: _data(name) for name in TOKENIZER_FILES}
 
 
 def default_checkpoint(progress: Progress | None = None) -> Path:
@@ -127,7 +115,3 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-def _data(name: str) -> bytes:
-    return (files("flash41.checkpoint") / "data" / "default" / name).read_bytes()

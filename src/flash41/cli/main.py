@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from flash41.cli.anatomy import anatomy
 from flash41.cli.batch import batch
 from flash41.cli.bench import bench
 from flash41.cli.chat import chat
@@ -112,6 +113,7 @@ def build_app() -> typer.Typer:
     app.command("batch", short_help="Answer a file of calls.")(batch)
     app.command("bench", short_help="Measure speed on this machine.")(bench)
     app.command("inspect", short_help="Show a model's layers and sizes.")(inspect)
+    app.command("anatomy", short_help="Draw a model on one page for a browser.")(anatomy)
     app.command("plan", short_help="Tell what fits a machine, and how fast.")(plan)
     app.command("doctor", short_help="Find every fault of a checkpoint.")(doctor)
     app.command("trace", short_help="Save every intermediate result of a run.")(trace)

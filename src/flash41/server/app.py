@@ -18,6 +18,7 @@ from flash41.server.door import Door, error_body, error_headers
 from flash41.server.limits import Gate
 from flash41.server.metrics import Metrics
 from flash41.server.pictures import PictureDesk
+from flash41.server.routes.anatomy import anatomy_routes
 from flash41.server.routes.chat import chat_routes
 from flash41.server.routes.completions import completion_routes
 from flash41.server.routes.health import health_routes
@@ -41,6 +42,7 @@ ROUTES = (
     tokenize_routes,
     health_routes,
     metric_routes,
+    anatomy_routes,
     page_routes,
 )
 DESCRIPTION = "DeepSeek-V4.1-Flash behind the protocols that clients already speak."

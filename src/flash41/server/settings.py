@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from flash41.config.architecture import ModelConfig
+
 MEBIBYTE = 2**20
 
 
@@ -50,3 +52,5 @@ class ServerSettings:
     """Bytes of the patches of pictures in all open answers."""
     grace_seconds: float = 30.0
     """Time that open requests have to finish when the server is told to stop."""
+    model_config: ModelConfig | None = None
+    """What the anatomy tab draws; without it the tab says that it does not know."""

@@ -3,6 +3,7 @@
 The points carry the names of the golden manifest (``embed``, ``L2.index.selected``, ``final.norm`` ...), so that a
 trace can be laid beside any other engine's, point by point.  With several chunks the rows are joined in order; what
 grows with the context (``index.scores``, ``index.candidates``) is padded at the end with "not visible" (-inf, -1).
+`ids` are the token ids as they were run.
 
 With a draft, the block behind the last token follows: its anchor is the likeliest token of the last row.  Its points
 have a row for each of its tokens, ``mtp<s>.context_row`` one for each row of context.
@@ -125,7 +126,7 @@ def trace(
     draft: bool = False,
     pictures: Sequence[Picture] = (),
 ) -> dict[str, Array]:
-    """`logits` FP32 [T, vocab], ``trace/<point>`` for every matching point, ``image<k>/...`` for every picture.
+    """`ids` int32 [T], `logits` FP32 [T, vocab], ``trace/<point>`` for every matching point, ``image<k>/...``.
 
     `draft` adds the points of a draft block behind the last token.
 
@@ -159,7 +160,8 @@ def trace(
         runner.draft({0: int(logits[-1][-1].argmax())}, probe=Only(recorder, draft_point_names(model.config)))
     traced = {f"trace/{point}": value for point, value in recorder.joined().items()}
     shown = _shown(pictures, images, rows)
-    return {"logits": np.concatenate(logits), **traced, **shown}
+    own = {"ids": np.array(widened, dtype=np.int32), "logits": np.concatenate(logits)}
+    return {**own, **traced, **shown}
 
 
 def encoded(model: LoadedModel, pictures: Sequence[Picture], probe: Probe) -> dict[bytes, Tensor]:

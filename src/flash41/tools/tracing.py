@@ -19,6 +19,7 @@ from flash41.errors import CapacityError, RequestError, complaint
 from flash41.kernels.select import select_kernels
 from flash41.tools.adapters.all import check_like, find_adapter
 from flash41.tools.adapters.record import to_theirs
+from flash41.tools.comparison.files import IDS
 from flash41.tools.picture_files import open_pictures
 from flash41.tools.points import check_points, point_names
 from flash41.tools.traces import Progress, check_ids, split, trace
@@ -86,6 +87,7 @@ def save_trace(directory: Path, wish: TraceWish, out: Path, force: bool, progres
     named = {POINTS + name: array for name, array in traced.items()}
     if adapter is not None:
         named = to_theirs(adapter, traced)
+        del others[IDS]  # no engine shows them
     _write(out, {**others, **named})
     return len(named)
 

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from flash41.checkpoint.default import default_config
+from flash41.config.huggingface import read_config
 from flash41.engine.llm import LLM
 from flash41.errors import CheckpointError
 from flash41.server import engine_process, run
 from flash41.server.settings import ServerSettings
 from helpers.command_line import invoke
+from helpers.golden_judge import CHECKPOINT
 
 
 class Served:
@@ -58,7 +61,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
 def test_without_options_the_default_is_served_to_this_machine(served: Served) -> None:
     result = invoke("serve", "--max-num-seqs", "1")
     assert result.exit_code == 0, (result.output, result.exception)
-    assert (served.names, served.settings) == (["DeepSeek-V4.1-Flash"], ServerSettings())
+    assert (served.names, served.settings) == (["DeepSeek-V4.1-Flash"], ServerSettings(model_config=default_config()))
     assert (served.options["model"], served.options["max_num_seqs"], served.logs_json) == (None, 1, False)
     assert result.stdout.splitlines() == ["slots 1: a reason", "listening at http://127.0.0.1:1"]
     assert served.has_ended
@@ -78,7 +81,7 @@ def test_every_option_reaches_the_server(served: Served, tmp_path: Path) -> None
         "serve", "--host", "::1", "--port", "0", "--api-key-file", keys, "--allowed-host", "a", "--allowed-host", "b",
         "--allowed-origin", "https://c", "--served-model-name", "d", "--default-mode", "chat", "--hosted-sampling",
         "--max-waiting", "5", "--request-timeout", "6", "--max-body", "7K", "--grace", "8", "--max-num-seqs", "2",
-        "--max-model-len", "300", "--no-prefix-cache", "--log-json", "--model", "some/where", "--memory", "3M",
+        "--max-model-len", "300", "--no-prefix-cache", "--log-json", "--model", CHECKPOINT, "--memory", "3M",
         "--draft", "adaptive", "--draft-accept", "rejection", "--image-root", tmp_path, "--image-http",
     )  # fmt: skip
     assert result.exit_code == 0, (result.output, result.exception)
@@ -86,7 +89,7 @@ def test_every_option_reaches_the_server(served: Served, tmp_path: Path) -> None
     assert (options["max_num_seqs"], options["max_model_len"], options["prefix_cache"]) == (2, 300, False)
     assert (options["draft"], options["draft_accept"]) == ("adaptive", "rejection")
     assert (options["model"], options["memory_bytes"], served.names, served.logs_json) == (
-        "some/where", 3 * 2**20, ["d"], True,
+        str(CHECKPOINT), 3 * 2**20, ["d"], True,
     )  # fmt: skip
     assert served.settings == ServerSettings(
         host="::1",
@@ -102,6 +105,7 @@ def test_every_option_reaches_the_server(served: Served, tmp_path: Path) -> None
         image_root=tmp_path,
         image_http=True,
         grace_seconds=8.0,
+        model_config=read_config(CHECKPOINT),
     )
 
 

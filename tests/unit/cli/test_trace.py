@@ -44,7 +44,7 @@ def test_the_file_holds_logits_and_every_point_asked_for(
     assert set(found) == set(expected)
     for name, array in expected.items():
         assert np.array_equal(found[name], array), name
-    assert result.output == f"{out}: logits of 5 tokens and {len(expected) - 1} trace points\n"
+    assert result.output == f"{out}: logits of 5 tokens and {len(expected) - 2} trace points\n"
 
 
 def test_a_file_like_another_engines_has_its_names(tmp_path: Path, default_directory: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_target_is_replaced_only_by_force(tmp_path: Path, default_directory: P
     assert "expected a name that does not exist yet" in str(invoke(*command).exception)
     assert out.read_text() == "precious"
     assert invoke(*command, "--force").exit_code == 0
-    assert set(saved(out)) == {"logits", "trace/embed"}
+    assert set(saved(out)) == {"ids", "logits", "trace/embed"}
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,8 @@ def test_a_trace_has_logits_of_every_token_and_the_points_of_every_layer(
     model: LoadedModel, whole: dict[str, Array]
 ) -> None:
     assert whole["logits"].shape == (len(IDS), model.config.vocab_size)
-    assert all(name == "logits" or name.startswith("trace/") for name in whole)
+    assert whole["ids"].tolist() == list(IDS)
+    assert all(name in ("ids", "logits") or name.startswith("trace/") for name in whole)
     layers = {name.split("/")[1].split(".")[0] for name in whole if name.startswith("trace/L")}
     assert layers == {f"L{layer_id}" for layer_id in range(model.config.num_layers)}
     for point in ("embed", "dspark.taps", "dspark.main_x", "final.resid", "final.norm", "L0.engram.rows"):
@@ -164,7 +165,8 @@ def test_a_trace_has_logits_of_every_token_and_the_points_of_every_layer(
 
 
 def test_integer_points_are_int32_and_all_others_float32(whole: dict[str, Array]) -> None:
-    integers = {name for name, values in whole.items() if values.dtype == np.int32}
+    integers = {name for name, values in whole.items() if values.dtype == np.int32 and name != "ids"}
+    assert whole["ids"].dtype == np.int32
     assert {values.dtype for values in whole.values()} == {np.dtype(np.int32), np.dtype(np.float32)}
     suffixes = {".".join(name.split(".")[1:]) for name in integers}
     assert suffixes == {"engram.rows", "index.selected", "index.candidates", "router.ids"}
@@ -183,7 +185,7 @@ def test_only_matching_points_are_kept_and_they_are_the_same(
 ) -> None:
     found = trace(model, IDS, points=points)
     assert {f"trace/{point}" for point in expected} <= set(found)
-    kept = {name for name in found if name != "logits"}
+    kept = {name for name in found if name not in ("ids", "logits")}
     assert {name.split("/")[1].split(".")[0] for name in kept} == {point.split(".")[0] for point in expected}
     for name, values in found.items():
         assert np.array_equal(values, whole[name]), name
@@ -209,7 +211,7 @@ def test_ids_outside_the_vocabulary_are_refused(model: LoadedModel) -> None:
 def test_a_model_without_its_draft_tensors_traces_all_but_the_draft_input(default_directory: Path) -> None:
     profile = Profile.VENDOR
     loaded = load_model(default_directory, profile, profile.default_pool, ReferenceKernels())
-    assert set(trace(loaded, IDS[:2], points=("embed",))) == {"logits", "trace/embed"}
+    assert set(trace(loaded, IDS[:2], points=("embed",))) == {"ids", "logits", "trace/embed"}
     for wish in ({}, {"points": ("dspark.main_x",)}, {"points": ("embed",), "draft": True}):
         with pytest.raises(RequestError, match=r"draft stages: got 'not loaded', expected a model loaded with its"):
             trace(loaded, IDS[:2], **wish)  # type: ignore[arg-type]
@@ -235,7 +237,9 @@ def test_a_draft_is_the_same_behind_any_chunks_and_changes_nothing_before_it(
     for name, expected in whole.items():
         assert np.array_equal(drafted[name], expected), name
     found = trace(model, IDS, chunks, ("draft.*", "mtp*"), draft=True)
-    assert set(found) == {name for name in drafted if name == "logits" or name.startswith(("trace/draft", "trace/mtp"))}
+    assert set(found) == {
+        name for name in drafted if name in ("ids", "logits") or name.startswith(("trace/draft", "trace/mtp"))
+    }
     for name, values in found.items():
         assert np.array_equal(values, drafted[name]), name
 
@@ -246,7 +250,7 @@ def test_a_traced_block_has_a_row_for_each_of_its_tokens_and_the_context_of_the_
         found = trace(model, IDS[:length], points=("draft.*", "mtp*"), draft=True)
         for name, values in found.items():
             rows = min(length, config.attention.window) if name.endswith("context_row") else config.dspark.block_size
-            assert name == "logits" or len(values) == rows, name
+            assert name in ("ids", "logits") or len(values) == rows, name
         assert found["trace/draft.ids"].shape == found["trace/draft.confidence"].shape == (config.dspark.block_size,)
         assert np.array_equal(found["trace/draft.logits"].argmax(1), found["trace/draft.ids"])
 
@@ -262,7 +266,7 @@ def golden_model(models: Models) -> LoadedModel:
 def test_a_picture_is_described_beside_the_trace(golden_model: LoadedModel) -> None:
     first, second = drawn(60, 45), drawn(200, 50)
     found = trace(golden_model, [0, 511, 9, 511], points=("embed",), pictures=[first, second])
-    assert set(found) == {"logits", "trace/embed"} | {
+    assert set(found) == {"ids", "logits", "trace/embed"} | {
         f"image{number}/{name}" for number in (0, 1) for name in ("grid", "start", "types", "patches", "image.rows")
     }
     assert found["image0/grid"].tolist() == [98, 84, 6, 7, 2, 3, 10]

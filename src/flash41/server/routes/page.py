@@ -1,7 +1,8 @@
 """`GET /` and `GET /web/{name}`: the page for people, as files of the package.
 
-The files are read once, when the application is made; nothing else of the disk can be reached.  A browser asks again
-at every visit and is told when nothing has changed.
+The drawing program of the anatomy tab is that of `flash41 anatomy`, in one file each for script and style.  Files are
+read once, when the application is made; nothing else of the disk can be reached.  A browser asks again at every visit
+and is told when nothing has changed.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from starlette.responses import Response
 
 from flash41.server.api_errors import ApiError
 from flash41.server.context import Context
+from flash41.tools.anatomy_page.html import script, style
 
 INDEX = "index.html"
 MEDIA_TYPES = {
@@ -37,7 +39,10 @@ class PageFile:
 def page_files() -> dict[str, PageFile]:
     """All files of the page by name."""
     folder = resources.files("flash41.server") / "web"
-    return {entry.name: _read(entry.name, entry.read_bytes()) for entry in folder.iterdir()}
+    contents = {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+    contents["drawing.js"] = (script() + "export { drawAnatomy };\n").encode()
+    contents["drawing.css"] = style().encode()
+    return {name: _read(name, content) for name, content in contents.items()}
 
 
 def _read(name: str, content: bytes) -> PageFile:

@@ -1,14 +1,15 @@
 // The page: its tabs, its settings panel, and what both show of the model.
 
+import { Anatomy } from "./anatomy.js";
 import { getJson } from "./api.js";
 import { Chat } from "./chat.js";
 import { byId } from "./dom.js";
 import { Live } from "./live.js";
 import { bindSettings } from "./settings.js";
 
-const TABS = ["chat", "live"];
+const TABS = ["chat", "live", "anatomy"];
 
-function showTab(name, live) {
+function showTab(name, live, anatomy) {
   for (const tab of TABS) {
     const isShown = tab === name;
     byId(tab).hidden = !isShown;
@@ -16,11 +17,12 @@ function showTab(name, live) {
     byId(`tab-${tab}`).tabIndex = isShown ? 0 : -1;
   }
   document.body.dataset.tab = name;
-  if (name === "live") showSettings(false);
+  if (name !== "chat") showSettings(false);
   live.show(name === "live");
+  if (name === "anatomy") anatomy.show();
 }
 
-function bindTabs(live) {
+function bindTabs(live, anatomy) {
   const named = () => (TABS.includes(location.hash.slice(1)) ? location.hash.slice(1) : TABS[0]);
   for (const tab of TABS) byId(`tab-${tab}`).addEventListener("click", () => (location.hash = tab));
   document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
@@ -32,8 +34,8 @@ function bindTabs(live) {
     location.hash = tab;
     byId(`tab-${tab}`).focus();
   });
-  window.addEventListener("hashchange", () => showTab(named(), live));
-  showTab(named(), live);
+  window.addEventListener("hashchange", () => showTab(named(), live, anatomy));
+  showTab(named(), live, anatomy);
 }
 
 function showSettings(isShown) {
@@ -84,6 +86,6 @@ async function showModel() {
 
 bindSettings();
 bindPanel();
-bindTabs(new Live());
+bindTabs(new Live(), new Anatomy());
 new Chat(showField);
 showModel();

@@ -4,7 +4,8 @@ A file holds `logits` and ``trace/<point>``, or the names of another engine, whi
 """
 
 import zipfile
-from collections.abc import Collection, Mapping
+import zlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from flash41.tools.comparison.dataflow import EXACT, SELECTIONS, ordered, place
 
 Array = NDArray[Any]
 PREFIX = "trace/"
+IDS = "ids"
+"""Holds the token ids of a trace, where they were saved."""
 EXPECTED = "a file that `flash41 trace` or a hook recipe of docs/comparing.md has written"
 
 
@@ -48,16 +51,12 @@ class Aligned:
     num_tokens: int
 
 
-def read_trace(path: Path) -> dict[str, Array]:
-    """Arrays of a trace file by point, `logits` among them; RequestError for a file that is none."""
-    try:
-        # Opened here: numpy leaves a file open that it cannot read.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except FileNotFoundError:
-        raise RequestError(complaint("trace file", str(path), "a file that exists")) from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        raise RequestError(complaint(f"trace file {path}", str(error), EXPECTED)) from error
+def read_trace(path: Path, wanted: Callable[[str], bool] = lambda _: True) -> dict[str, Array]:
+    """Arrays of a trace file by point, `logits` among them; RequestError for a file that is none.
+
+    Of a file with our names only the `wanted` points are read.
+    """
+    arrays = _arrays(path, lambda name: not name.startswith(PREFIX) or wanted(name.removeprefix(PREFIX)))
     points = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
     engine = None if points else engine_of(arrays)
     if engine is not None:
@@ -70,6 +69,22 @@ def read_trace(path: Path) -> dict[str, Array]:
     if wrong:
         raise RequestError(complaint(f"arrays in {path}", wrong[:8], "arrays of numbers, one row per token or group"))
     return points
+
+
+def read_ids(path: Path) -> Array | None:
+    """Token ids of a trace file, [tokens]; None where they were not saved."""
+    return _arrays(path, lambda name: name == IDS).get(IDS)
+
+
+def _arrays(path: Path, wanted: Callable[[str], bool]) -> dict[str, Array]:
+    try:
+        # Opened here: numpy leaves a file open that it cannot read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files if wanted(name)}
+    except FileNotFoundError:
+        raise RequestError(complaint("trace file", str(path), "a file that exists")) from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
+        raise RequestError(complaint(f"trace file {path}", str(error), EXPECTED)) from error
 
 
 def engine_of(names: Collection[str]) -> Adapter | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flash41.errors import RequestError
-from flash41.tools.comparison.files import align, num_tokens, read_trace
+from flash41.tools.comparison.files import align, num_tokens, read_ids, read_trace
 
 ROWS = np.arange(12.0, dtype=np.float32).reshape(4, 3) + 1
 
@@ -15,6 +15,23 @@ def test_points_are_read_by_their_names_and_logits_too(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, **{"trace/embed": ROWS, "logits": ROWS, "image0/grid": np.arange(3)})
     assert set(read_trace(path)) == {"embed", "logits"}
+
+
+def test_only_the_wanted_points_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **{"trace/embed": ROWS, "trace/final.norm": ROWS, "logits": ROWS})
+    assert set(read_trace(path, lambda point: point == "embed")) == {"embed", "logits"}
+
+
+def test_ids_are_read_where_they_were_saved(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **{"trace/embed": ROWS, "ids": np.arange(4)})
+    found = read_ids(path)
+    assert found is not None
+    assert found.tolist() == [0, 1, 2, 3]
+    assert "ids" not in read_trace(path)
+    np.savez(path, **{"trace/embed": ROWS})
+    assert read_ids(path) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY\x01\x00", b"text"])

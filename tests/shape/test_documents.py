@@ -26,7 +26,7 @@ RUNNABLE = ("flash41 ", "python ", "echo ")
 README = ROOT / "README.md"
 TOUR = ROOT / "docs" / "tour.md"
 EXPLAINING = [README, *sorted({TOUR, *(ROOT / "docs").rglob("*.md")})]
-LINKING = [*EXPLAINING, ROOT / "AGENTS.md", ROOT / "CHANGELOG.md"]
+LINKING = [*EXPLAINING, ROOT / "AGENTS.md", ROOT / "CHANGELOG.md", ROOT / "training" / "README.md"]
 
 each_of = pytest.mark.parametrize("document", EXPLAINING, ids=lambda path: str(path.relative_to(ROOT)))
 each_linking = pytest.mark.parametrize("document", LINKING, ids=lambda path: str(path.relative_to(ROOT)))

@@ -20,10 +20,16 @@ def build_drafter(
 
     Afterwards every draft tensor has an owner, or this raises CheckpointError.
     """
-    builder = Builder(checkpoint, profile, pool, kernels)
+    drafter = bind_drafter(Builder(checkpoint, profile, pool, kernels), backbone)
+    checkpoint.assert_all_bound(Scope.DRAFT)
+    return drafter
+
+
+def bind_drafter(builder: Builder, backbone: Backbone) -> Drafter:
+    """The drafter over a builder's tensors, with the embedding and the head of `backbone`."""
     config, specs = builder.config, builder.topology.drafts
     last = f"mtp.{len(specs) - 1}"
-    drafter = Drafter(
+    return Drafter(
         entrance=TapProjection(builder.scaled("mtp.0.main_proj"), builder.norm("mtp.0.main_norm.weight")),
         stages=[
             builder.block(spec, f"mtp.{number}", f"mtp{number}", config.dspark.num_experts_per_token)
@@ -42,7 +48,5 @@ def build_drafter(
         config=config.dspark,
         streams=config.mhc.streams,
         dtype=builder.dtype,
-        kernels=kernels,
+        kernels=builder.kernels,
     )
-    checkpoint.assert_all_bound(Scope.DRAFT)
-    return drafter

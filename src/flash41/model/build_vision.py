@@ -19,9 +19,14 @@ def build_image_encoder(checkpoint: Checkpoint, profile: Profile, kernels: Kerne
 
     CheckpointError if they were not opened; afterwards every one of them has an owner, or this raises.
     """
-    encoder = _VisionBuilder(checkpoint, kernels).encoder(torch.bfloat16 if profile.bf16_stores else torch.float32)
+    encoder = bind_image_encoder(checkpoint, kernels, torch.bfloat16 if profile.bf16_stores else torch.float32)
     checkpoint.assert_all_bound(Scope.VISION)
     return encoder
+
+
+def bind_image_encoder(checkpoint: Checkpoint, kernels: Kernels, dtype: torch.dtype) -> ImageEncoder:
+    """The image encoder over a checkpoint's tensors, computing in `dtype`."""
+    return _VisionBuilder(checkpoint, kernels).encoder(dtype)
 
 
 class _VisionBuilder:

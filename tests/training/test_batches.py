@@ -1,0 +1,82 @@
+from dataclasses import replace
+
+import torch
+
+from flash41.chat.conversation import ChatCodec
+from flash41.chat.tokenizer import Tokenizer
+from flash41.config.topology_rules import check_topology
+from helpers.small_training import PHASES, small_config
+from training.batches import LENGTH_STEP, Batch, Batches, Position
+from training.corpus.mixture import TRAINING
+from training.corpus.render import Renderer
+from training.curriculum import PHASES as SHIPPED_PHASES
+from training.curriculum import WARM_UP_STEPS, Phase, learning_rate, phase_at, widened
+from training.tokenizer import FOLDER, shipped_config
+
+WEIGHTS = {"stories": 1.0, "recall": 1.0, "arithmetic": 1.0}
+
+
+def corpus(position: Position) -> Batches:
+    config = small_config()
+    codec = ChatCodec(Tokenizer.from_file(FOLDER / "tokenizer.json"), config.tokens.image)
+    return Batches(Renderer(codec, config), config.tokens.pad, 7, TRAINING, position)
+
+
+def taken(batches: Batches, phases: list[Phase]) -> list[Batch]:
+    return [batches.next(phase, WEIGHTS) for phase in phases]
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return torch.equal(one.ids, other.ids) and torch.equal(one.weights, other.weights)
+
+
+def test_a_corpus_that_is_taken_up_again_goes_on_where_it_was() -> None:
+    small = replace(PHASES[0], batch_tokens=4096)
+    phases = [*[small] * 9, *[PHASES[1]] * 3]
+    whole = taken(corpus(Position()), phases)
+    for cut in (1, 5, 9, 10):
+        position = Position()
+        taken(corpus(position), phases[:cut])
+        again = Position(position.pool, position.batch, position.phase)
+        rest = taken(corpus(again), phases[cut:])
+        assert all(same(one, other) for one, other in zip(rest, whole[cut:], strict=True))
+    assert corpus(Position()).position.pool == 0
+
+
+def test_a_batch_holds_answers_prompts_and_padding_apart() -> None:
+    batch = corpus(Position()).next(PHASES[0], WEIGHTS)
+    assert batch.ids.numel() <= PHASES[0].batch_tokens
+    assert batch.ids.shape[1] % LENGTH_STEP == 0
+    assert len(batch.families) == len(batch.ids)
+    assert set(batch.weights.unique().tolist()) <= {0.0, float(torch.tensor(PHASES[0].prompt_weight)), 1.0}
+    assert (batch.weights[:, 0] == 0).all()
+    assert int((batch.weights > 0).sum()) == batch.num_tokens - len(batch.ids)
+
+
+def test_phases_follow_the_tokens_and_the_last_one_never_ends() -> None:
+    assert phase_at(0) is SHIPPED_PHASES[0]
+    assert phase_at(SHIPPED_PHASES[0].until_tokens) is SHIPPED_PHASES[1]
+    assert phase_at(1e12) is SHIPPED_PHASES[-1]
+    assert not SHIPPED_PHASES[-1].dense
+
+
+def test_a_dense_phase_selects_every_row_and_keeps_the_rules_of_the_topology() -> None:
+    config = shipped_config()
+    for phase in SHIPPED_PHASES:
+        wide = widened(config, phase)
+        check_topology(wide)
+        if phase.dense:
+            assert wide.indexer.topk >= phase.longest
+            assert wide.indexer.candidate_blocks * wide.indexer.candidate_block_size >= phase.longest
+        else:
+            assert wide is config
+
+
+def test_the_learning_rate_warms_up_stays_and_falls_to_a_tenth() -> None:
+    rates = [learning_rate(1.0, step, 0, 1e6) for step in range(WARM_UP_STEPS)]
+    assert rates == sorted(rates)
+    assert rates[0] < 0.02
+    assert rates[-1] == 1.0
+    assert learning_rate(1.0, 10_000, 8e5, 1e6) == 1.0
+    assert 0.5 < learning_rate(1.0, 10_000, 9e5, 1e6) < 0.6
+    assert learning_rate(1.0, 10_000, 2e6, 1e6) == 0.1

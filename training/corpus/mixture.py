@@ -1,0 +1,49 @@
+"""Endless samples: which family comes next, from a seed, a split and a number.
+
+Sample n of a split is a function of (seed, split, n, mixture); nothing is remembered from one to the next, so a run
+that is resumed reads what an uninterrupted one would have read.  Held-out conversations come from another stream of
+numbers over the same world: names, places and the code table are shared, their combinations are not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+
+from training.corpus import arithmetic, copying, facts, greetings, ledger, pictures, recall, stories, tools
+from training.corpus.sample import Family, Sample
+
+FAMILIES: Mapping[str, Family] = MappingProxyType({
+    "stories": stories.sample,
+    "facts": facts.sample,
+    "ledger": ledger.sample,
+    "recall": recall.sample,
+    "copying": copying.sample,
+    "arithmetic": arithmetic.sample,
+    "tools": tools.sample,
+    "greetings": greetings.sample,
+    "pictures": pictures.sample,
+})  # fmt: skip
+"""Makers of samples, by the name that a mixture weighs."""
+
+TRAINING, HELD_OUT = "training", "held out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """How often each family comes, and how long its conversations are."""
+
+    weights: Mapping[str, float]
+    """By name of `FAMILIES`; need not sum to one."""
+    shortest: int
+    """Words of the shortest conversations asked for."""
+    longest: int
+    """Words of the longest; lengths are drawn evenly on a logarithmic scale."""
+
+
+def sample(seed: int, split: str, number: int, mixture: Mixture) -> Sample:
+    """Sample `number` of a split."""
+    rng = Random(f"{seed}/{split}/{number}")
+    name = rng.choices(list(mixture.weights), list(mixture.weights.values()))[0]
+    size = round(mixture.shortest * (mixture.longest / mixture.shortest) ** rng.random())
+    return FAMILIES[name](rng, size)

@@ -1,0 +1,87 @@
+"""What is trained when: context lengths, mixtures of families, and how wide a selection is.
+
+    phase     tokens up to   context   selection
+    words        1.5 M          128    every visible row: scorers imitate before anything depends on them
+    pages          5 M          224    every visible row
+    rows          16 M          512    the model's own top-k and candidate blocks
+    books            -        2,048    the model's own
+
+The learning rate falls over the last fifth of the planned tokens, whatever the phase.
+A phase is a function of the tokens that were trained so far, so a resumed run is in the phase it left.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from flash41.config.architecture import ModelConfig
+from training.corpus.mixture import Mixture
+
+WARM_UP_STEPS = 100
+DECAY_PART = 0.2
+"""Part of the planned tokens over which the learning rate falls to a tenth."""
+
+TEXT: Mapping[str, float] = MappingProxyType({
+    "stories": 3.0,
+    "facts": 3.0,
+    "ledger": 2.0,
+    "recall": 3.0,
+    "copying": 1.0,
+    "arithmetic": 2.0,
+    "tools": 1.5,
+    "greetings": 0.5,
+})  # fmt: skip
+WITH_PICTURES: Mapping[str, float] = MappingProxyType({**TEXT, "pictures": 24.0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of training."""
+
+    name: str
+    until_tokens: float
+    """Tokens trained before the next phase begins."""
+    longest: int
+    """Tokens of the longest conversation; longer samples are passed over."""
+    batch_tokens: int
+    """Tokens of a step at most, padding included."""
+    dense: bool
+    """Whether every visible row is selected."""
+    prompt_weight: float
+    """Weight of a prompt token's loss; that of an answer's is 1."""
+
+
+PHASES = (
+    Phase(name="words", until_tokens=1.5e6, longest=128, batch_tokens=2048, dense=True, prompt_weight=0.1),
+    Phase(name="pages", until_tokens=5e6, longest=224, batch_tokens=3072, dense=True, prompt_weight=0.05),
+    Phase(name="rows", until_tokens=16e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
+    Phase(name="books", until_tokens=float("inf"), longest=2048, batch_tokens=6144, dense=False, prompt_weight=0.02),
+)
+
+
+def phase_at(tokens: float, phases: tuple[Phase, ...] = PHASES) -> Phase:
+    """The phase in which this many tokens have been trained."""
+    return next(phase for phase in phases if tokens < phase.until_tokens)
+
+
+def mixture(phase: Phase, weights: Mapping[str, float]) -> Mixture:
+    """Families of a phase; sizes count words, which are about four fifths of the tokens."""
+    return Mixture(weights=weights, shortest=16, longest=int(phase.longest * 0.8))
+
+
+def widened(config: ModelConfig, phase: Phase) -> ModelConfig:
+    """The configuration a phase computes with: the model's, or one whose selection holds every row there can be."""
+    if not phase.dense:
+        return config
+    indexer = config.indexer
+    topk = max(indexer.topk, phase.longest)
+    # One block more than fits: the newest, which is always kept, may hold a single row (decision D9).
+    blocks = max(indexer.candidate_blocks, -(-topk // indexer.candidate_block_size) + 1)
+    return replace(config, indexer=replace(indexer, topk=topk, candidate_blocks=blocks))
+
+
+def learning_rate(peak: float, step: int, tokens: float, planned_tokens: float) -> float:
+    """Warm-up, a plateau, and a straight line to a tenth over the last fifth of the planned tokens."""
+    warm = min(1.0, (step + 1) / WARM_UP_STEPS)
+    left = (planned_tokens - tokens) / (DECAY_PART * planned_tokens)
+    return peak * warm * min(1.0, max(0.1, 0.1 + 0.9 * left))

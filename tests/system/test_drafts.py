@@ -18,6 +18,7 @@ from flash41.cache.geometry import pool_geometry
 from flash41.cache.geometry_rules import smallest_block_size
 from flash41.cache.paged import PagedStore
 from flash41.cache.placement import placement
+from flash41.checkpoint.residence import Residence
 from flash41.config.run import Draft, DraftAccept, PoolDtype, Profile
 from flash41.engine.load import LoadedModel
 from flash41.engine.plan import PlannedSpan
@@ -26,6 +27,7 @@ from flash41.planning.resolve import RunPlan
 from helpers.drafting import DraftingFeeder, speculative
 from helpers.feeding import greedy, one_shot
 from helpers.models import Models
+from helpers.picturing import picture_plan
 
 EXACT = (Profile.VENDOR, Profile.ATOM, Profile.FP32)
 LENGTH = 23
@@ -203,6 +205,8 @@ def paged(model: LoadedModel, num_slots: int) -> Paged:
         max_num_seqs=num_slots,
         max_num_batched_tokens=64,
         max_model_len=LENGTH,
+        residence=Residence(),
+        pictures=picture_plan(),
         choices=(),
     )
     feeder = Paged(model, num_slots, LENGTH)

@@ -111,6 +111,12 @@ class RoundedWeights(Checkpoint):
     def claim(self, prefix: str) -> None:
         """Nothing is counted here."""
 
+    def layer_experts(self, prefix: str) -> None:
+        """All experts are in memory."""
+
+    def dense_ahead(self, prefix: str) -> None:
+        """So are dense weights."""
+
     def table_rows(self, layer_id: int, row_ids: Tensor) -> Tensor:
         """FP32 [..., d]: rows of a layer's Engram table, rounded."""
         table = self._masters.parameters[f"layers.{layer_id}.engram.embed.weight"]

@@ -3,9 +3,15 @@
 import os
 
 import platformdirs
+import pytest
 
 from flash41.kernels.cpu.build import CACHE_VARIABLE
 
 
 def pytest_configure() -> None:
     os.environ.setdefault(CACHE_VARIABLE, str(platformdirs.user_cache_path("flash41")))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest tests first, so that no worker begins one when the others are done."""
+    items.sort(key=lambda item: item.path.name != "test_documents.py")

@@ -5,12 +5,12 @@
 prints a curve and a table:
 
     rows    ms/step   of 1 row
-       1      24.10       1.00
-       6      47.30       1.96      one request, its anchor and five drafts
-      12      83.20       3.45      two requests
+       1       7.60       1.00
+       6       9.10       1.20      one request, its anchor and five drafts
+      12      10.20       1.34      two requests
 
     drafts     tokens/step   over off
-    forced 3          3.92       1.82
+    forced 3          3.92       2.03
 
 The curve is measured step by step after a prompt, the drafts of each taken back before the next; the fastest counts,
 since whatever disturbs one makes it slower.  The table is of one request: drafts are replaced by that many right tokens

@@ -17,7 +17,8 @@ must hold:
 
 Then the same requests, with longer answers and nobody leaving, are computed by the library in this process and through
 HTTP in turns (library, HTTP, library, ...), with the same slots.  The library computes ids only and makes no text of
-them; the engine is all that works then.  Of the fastest turn of each, since whatever disturbs a turn makes it slower:
+them; the engine is all that works then.  Each turn through HTTP is held against the mean of the library's two beside
+it, since a machine's speed moves from minute to minute; of these ratios the median counts:
 
 - `http_overhead` is what HTTP adds to the engine's work per token: CPU seconds of the engine's process under HTTP over
   those of the library, less 1;
@@ -34,11 +35,13 @@ import asyncio
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
 import urllib.request
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -261,10 +264,15 @@ def compared(llm: LLM, server: Server, wanted: list[Ask], num_turns: int) -> dic
         http.append(by_http(server, staying))
         library.append(by_library(llm, staying))
         print(json.dumps({"turn": number, **http[-1], **library[-1]}), flush=True)
-    found = {name: min(turn[name] for turn in turns) for turns in (library, http) for name in turns[0]}
-    overhead = found["engine_cpu_milliseconds"] / found["library_cpu_milliseconds"] - 1
-    added = found["http_milliseconds"] / found["library_milliseconds"] - 1
-    return {"http_overhead": round(overhead, 4), "added_time": round(added, 4), **found}
+    found = {name: statistics.median(turn[name] for turn in turns) for turns in (library, http) for name in turns[0]}
+
+    def added(ours: str, theirs: str) -> float:
+        beside = [(before[theirs] + after[theirs]) / 2 for before, after in pairwise(library)]
+        ratios = [turn[ours] / alone for turn, alone in zip(http, beside, strict=True)]
+        return round(statistics.median(ratios) - 1, 4)
+
+    overhead = added("engine_cpu_milliseconds", "library_cpu_milliseconds")
+    return {"http_overhead": overhead, "added_time": added("http_milliseconds", "library_milliseconds"), **found}
 
 
 if __name__ == "__main__":

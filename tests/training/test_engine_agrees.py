@@ -3,7 +3,8 @@
 Both read the same rounded weights.  In profile fp32 nothing else is rounded, so the logits differ by FP32 sums alone.
 In profile vendor every store, activation and row is rounded in both; a sum that lies within FP32 rounding of a midpoint
 may then fall to the other side, after which two forwards are as far apart as one rounding of the model makes them.  So
-most positions agree as closely as in fp32, and the others within what BF16 stores of the logits' size allow.
+the positions before the first such sum agree as closely as in fp32, a quarter at least, and the rest within what BF16
+stores of the logits' size allow.
 """
 
 from pathlib import Path

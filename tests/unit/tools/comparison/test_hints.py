@@ -16,10 +16,8 @@ Traces = dict[str, np.ndarray]
 IDS = load_case("candidate_drop").ids[:40]
 
 
-def traced(
-    profile: Profile, chunks: list[int] | None = None, kernels: type[ReferenceKernels] = ReferenceKernels
-) -> Traces:
-    arrays = trace(fresh_model(profile, kernels), IDS, chunks)
+def traced(profile: Profile, chunks: list[int] | None = None) -> Traces:
+    arrays = trace(fresh_model(profile), IDS, chunks)
     return {name.removeprefix("trace/"): array for name, array in arrays.items()}
 
 

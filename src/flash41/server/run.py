@@ -129,6 +129,7 @@ def config(app: Application) -> uvicorn.Config:
         app,
         http=Connection,
         ws="none",
+        proxy_headers=False,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -9,7 +9,9 @@ The server of uvicorn starts and ends connections.  The parser itself knows no b
 - requests sent ahead of their answers wait in a line, which is short;
 - what is no HTTP gets 400 and the end, or only the end where a response has begun.
 
-Trailers are dropped: headers were checked before they came.
+Where a head asks for another protocol, the parser takes its body for that protocol.  None is spoken, so the head is read
+again without the question.  Trailers are dropped: headers were
+checked before they came.
 
 source: RFC 9112 sections 2, 3 and 9.
 """
@@ -29,6 +31,10 @@ from flash41.server.security import LARGEST_HEAD_BYTES
 
 MOST_WAITING = 16
 """Requests that may be sent ahead of their answers; a client that sends more is cut off."""
+
+
+class _NoTunnelError(Exception):
+    """CONNECT, which asks for a proxy."""
 
 
 class _CrowdedError(Exception):
@@ -52,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._server = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
+        self._plain_head = b""
         self._target = b""
         self._headers: list[Header] = []
         self._is_in_head = True
@@ -86,10 +93,10 @@ class Connection(asyncio.Protocol):
         """Bytes of requests."""
         self._stay()
         self._is_fruitful = False
-        size, rest = len(data), memoryview(data)
+        size = len(data)
         try:
-            while rest:
-                rest = self._fed(rest)
+            while data:
+                data = self._fed(data)
         except httptools.HttpParserError as error:
             # What a callback raises is the cause, by its context.
             self._refuse(400, is_crowded=isinstance(error.__context__, _CrowdedError))
@@ -138,6 +145,9 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Its head is whole."""
+        if self._parser.should_upgrade():
+            self._plain_head = self._without_question()
+            return
         self._is_in_head, self._is_fruitful = False, True
         scope = self._scope()
         expects = any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers)
@@ -157,6 +167,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """It is whole."""
+        if self._plain_head:
+            return  # only the parser believes that
         assert self._reading is not None, "an end without a head"
         self._is_in_head, self._is_fruitful = True, True
         self._reading.end()
@@ -190,13 +202,23 @@ class Connection(asyncio.Protocol):
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
 
-    def _fed(self, data: memoryview) -> memoryview:
-        """What is left behind a request that wants another protocol; none is spoken, and the rest is HTTP again."""
+    def _fed(self, data: bytes) -> bytes:
+        """What is left to be read."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            return data[upgrade.args[0] :]
-        return data[len(data) :]
+            head, self._plain_head = self._plain_head, b""
+            self._parser = httptools.HttpRequestParser(self)
+            return head + data[upgrade.args[0] :]
+        return b""
+
+    def _without_question(self) -> bytes:
+        """The head that was read, without its wish for another protocol."""
+        method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+        if method == b"CONNECT":
+            raise _NoTunnelError
+        lines = [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]
+        return b"\r\n".join([b"%b %b HTTP/%b" % (method, self._target, version), *lines, b"\r\n"])
 
     def _scope(self) -> Scope:
         path, _, query = self._target.partition(b"?")

@@ -9,9 +9,8 @@ The server of uvicorn starts and ends connections.  The parser itself knows no b
 - requests sent ahead of their answers wait in a line, which is short;
 - what is no HTTP gets 400 and the end, or only the end where a response has begun.
 
-Where a head asks for another protocol, the parser takes its body for that protocol.  None is spoken, so the head is read
-again without the question.  Trailers are dropped: headers were
-checked before they came.
+Where a head asks for another protocol, the parser takes the body for that protocol.  None is spoken, so the head is
+read again without the question.  Trailers are dropped: headers were checked before they came.
 
 source: RFC 9112 sections 2, 3 and 9.
 """

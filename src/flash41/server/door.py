@@ -62,7 +62,12 @@ class Door:
         check_head(scope)
         self._guard.check_host(headers.get("host"))
         salt = self._guard.salt(scope["path"], headers)
-        scope["state"] = {"request_id": visit.request_id, "salt": salt, "facts": visit.facts, BODY_SENDER: visit.pass_on}
+        scope["state"] = {
+            "request_id": visit.request_id,
+            "salt": salt,
+            "facts": visit.facts,
+            BODY_SENDER: visit.pass_on,
+        }
         await self._app(scope, receive, visit.send)
 
     def _leave(self, visit: "_Visit", scope: Scope) -> None:

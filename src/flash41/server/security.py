@@ -60,7 +60,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 
 def check_head(scope: Scope) -> None:
-    """Raises ApiError for a head above its bound, which is not cut off where it arrives in one piece, or of two hosts."""
+    """Raises ApiError for a head that is too large, which may arrive in one piece, and for one without its one host."""
     size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
     size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     if size > LARGEST_HEAD_BYTES:

@@ -94,13 +94,14 @@ class EventStream(Response):
         self.init_headers({**HEADERS, **headers})
         del self.headers["content-length"]  # unknown until the end
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- ASGI's signature
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends all events; raises ClientGoneError when the client goes away."""
         try:
             async with contextlib.aclosing(self._source):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 send = scope.get("state", {}).get(BODY_SENDER, send)
                 async with while_connected(receive) as leave:
+                    # A task of its own: one that is woken has only these frames to go through, not those of all layers.
                     await asyncio.create_task(self._send_all(send, leave))
                 # The end comes when nobody watches: an ended response reads like a client that went away.
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,6 +1,7 @@
 """One connection, without sockets: bytes in, bytes out, and an application that tells what it was asked."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_a_request_is_told_as_asgi_has_it() -> None:
 @settings(max_examples=30, deadline=None)
 def test_pieces_of_any_size_are_one_request(cuts: list[int]) -> None:
     whole, places = HEAD + b"hello", [0, *sorted(cuts), len(HEAD) + 5]
-    wire, app = talk(*(whole[a:b] for a, b in zip(places, places[1:], strict=False)))
+    wire, app = talk(*(whole[a:b] for a, b in itertools.pairwise(places)))
     assert app.bodies == [b"hello"]
     assert wire.written.endswith(b"\r\n\r\nhello")
 
@@ -376,12 +377,14 @@ def test_the_end_of_the_server_waits_for_the_answer_that_is_on_its_way() -> None
         assert wire.is_closed
 
     spoken(work)
-    wire, _ = spoken(lambda connection, wire, app: _shut(connection))
-    assert wire.is_closed
 
 
-async def _shut(connection: Connection) -> None:
-    connection.shutdown()
+def test_the_end_of_the_server_waits_for_no_idle_connection() -> None:
+    async def work(connection: Connection, wire: Wire, app: Echo) -> None:
+        connection.shutdown()
+        assert wire.is_closed
+
+    spoken(work)
 
 
 @pytest.mark.parametrize("value", [b"a\r\nx: y", b"a\nb", b"a\0b"])

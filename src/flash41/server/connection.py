@@ -17,7 +17,7 @@ source: RFC 9112 sections 2, 3 and 9.
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
@@ -74,14 +74,14 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
-        assert isinstance(transport, asyncio.Transport), transport
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # event loops have transports of their own
         # The server's set is typed by uvicorn's own protocols; it calls `shutdown` only.
         self._server.connections.add(self)  # type: ignore[arg-type]
+        self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 -- asyncio's signature
         """The client is gone."""
-        self._server.connections.discard(self)  # type: ignore[arg-type]
+        self._server.connections.discard(self)
         self._stay()
         self._waiting.clear()
         if self._current is not None:

@@ -30,7 +30,7 @@ LARGEST_BACKLOG_BYTES = 65_536
 class Line(Protocol):
     """The connection, as an exchange uses it."""
 
-    default_headers: Iterable[Header]
+    default_headers: list[Header]
     """Headers of every response."""
     transport: asyncio.Transport
     """Takes bytes."""

@@ -12,7 +12,7 @@ import base64
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ MOST_KNOWN_TOKENS = 16_384
 """Records of such tokens that are kept; frozen, so that they may stand in many answers."""
 
 _REASONS = {reason.value: reason for reason in FinishReason}
-_ENGINE_FIGURES = tuple(field.name for field in fields(EngineStats))
+_ENGINE_FIGURES = tuple(field.name for field in fields(EngineStats) if field.name != "experts")
 _FIGURES = tuple(field.name for field in fields(ServiceStats) if field.name != "engine")
 _PARAMS = tuple(field.name for field in fields(SamplingParams))
 _WRITER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
@@ -324,9 +324,8 @@ def _read_failure(kind: str, text: str) -> Exception:
 def figures_of(stats: ServiceStats) -> list[Any]:
     """Figures as they travel."""
     own = [getattr(stats, name) for name in _FIGURES]
-    engine = replace(stats.engine, experts=())
     experts = [asdict(counts) for counts in stats.engine.experts]
-    return [*own, experts, [getattr(engine, name) for name in _ENGINE_FIGURES]]
+    return [*own, experts, [getattr(stats.engine, name) for name in _ENGINE_FIGURES]]
 
 
 def stats_of(values: Sequence[Any]) -> ServiceStats:

@@ -79,12 +79,13 @@ class Echo:
 Work = Callable[[Connection, Wire, Any], Awaitable[Any]]
 
 
-def spoken(work: Work, app: Any = None) -> tuple[Wire, Any]:
+def spoken(work: Work, app: Any = None, keep_alive_seconds: float = 5) -> tuple[Wire, Any]:
     """A connection to an application, and what `work` does with it."""
 
     async def main() -> tuple[Wire, Any]:
         found = Echo() if app is None else app
-        config, state = uvicorn.Config(found, log_config=None, proxy_headers=False), ServerState()
+        config = uvicorn.Config(found, log_config=None, proxy_headers=False, timeout_keep_alive=keep_alive_seconds)
+        state = ServerState()
         config.load()
         connection, wire = Connection(config, state, {}), Wire()
         connection.connection_made(wire)
@@ -354,14 +355,34 @@ def test_an_application_that_stops_in_the_middle_closes_the_connection() -> None
 
 def test_an_idle_connection_is_closed_after_a_while() -> None:
     async def work(connection: Connection, wire: Wire, app: Echo) -> None:
-        connection._keep_alive_seconds = 0
         connection.data_received(GET)
         await settled()
         assert wire.written
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
         assert wire.is_closed
 
-    spoken(work)
+    spoken(work, keep_alive_seconds=0.01)
+
+
+@pytest.mark.parametrize("piece", [b"", b"GET / HT"])
+def test_a_connection_that_asks_nothing_is_closed_too(piece: bytes) -> None:
+    async def work(connection: Connection, wire: Wire, app: Echo) -> None:
+        connection.data_received(piece)
+        await asyncio.sleep(0.05)
+        assert wire.is_closed
+
+    spoken(work, keep_alive_seconds=0.01)
+
+
+def test_an_answer_that_takes_its_time_keeps_its_connection() -> None:
+    async def work(connection: Connection, wire: Wire, app: Echo) -> None:
+        app.goes_on.clear()
+        connection.data_received(GET)
+        await asyncio.sleep(0.05)
+        assert not wire.is_closed
+        app.goes_on.set()
+
+    spoken(work, keep_alive_seconds=0.01)
 
 
 def test_the_end_of_the_server_waits_for_the_answer_that_is_on_its_way() -> None:

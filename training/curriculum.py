@@ -26,7 +26,7 @@ TEXT: Mapping[str, float] = MappingProxyType({
     "facts": 3.0,
     "ledger": 2.0,
     "recall": 3.0,
-    "copying": 1.0,
+    "copying": 4.0,
     "arithmetic": 2.0,
     "tools": 1.5,
     "greetings": 0.5,
@@ -47,12 +47,16 @@ class Phase:
     """Tokens of a step at most, padding included."""
     dense: bool
     """Whether every visible row is selected."""
+    scoring: bool = True
+    """Whether scorers learn; only where every row is selected may they wait."""
     prompt_weight: float
     """Weight of a prompt token's loss; that of an answer's is 1."""
 
 
 PHASES = (
-    Phase(name="words", until_tokens=1.5e6, longest=128, batch_tokens=2048, dense=True, prompt_weight=0.1),
+    Phase(
+        name="words", until_tokens=1.5e6, longest=128, batch_tokens=2560, dense=True, scoring=False, prompt_weight=0.1
+    ),
     Phase(name="pages", until_tokens=5e6, longest=224, batch_tokens=3072, dense=True, prompt_weight=0.05),
     Phase(name="rows", until_tokens=16e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
     Phase(name="books", until_tokens=float("inf"), longest=2048, batch_tokens=6144, dense=False, prompt_weight=0.02),

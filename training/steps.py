@@ -52,9 +52,9 @@ class Outcome:
     """Loss of an answer's token, by family; empty for drafts."""
 
 
-def learn(masters: Masters, token_map: TokenMap, batch: Batch) -> Outcome:
-    """A step of the target or of vision; moves the router biases."""
-    model = TrainableModel(masters, token_map)
+def learn(masters: Masters, token_map: TokenMap, batch: Batch, *, dense: bool = False, scoring: bool = True) -> Outcome:
+    """A step of the target or of vision; moves the router biases.  `dense` and `scoring` as in `TrainableModel`."""
+    model = TrainableModel(masters, token_map, dense=dense, scoring=scoring)
     sequences = pictured(model, masters, batch)
     weights = batch.weights.flatten()
     predicted = weights[1:].nonzero().squeeze(1)

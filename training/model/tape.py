@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from training.model.dense import visible_bias
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
@@ -28,9 +30,23 @@ class Scored:
     """int64 [T, topk], -1 tail."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a forward's rows lie: R sequences of L tokens, and what they may see."""
+
+    num_sequences: int
+    length: int
+    window: int
+
+
 @dataclass(slots=True)
 class Tape:
     """Notes of one forward; a new forward gets a new tape."""
+
+    layout: Layout | None = None
+    """Of the forward, where every visible row is selected; None where scorers choose."""
+    scoring: bool = True
+    """Whether scorers score; only without choice may they be left out."""
 
     routes: list[Tensor] = field(default_factory=list)
     """int64 [T, k] of every router, in order of the layers."""
@@ -39,6 +55,13 @@ class Tape:
     _scored: dict[int, Scored] = field(default_factory=dict)
     _scorer: int = -1
     _readers: tuple[int, ...] = ()
+    _biases: dict[int, Tensor] = field(default_factory=dict)
+
+    def bias(self, layout: Layout, ratio: int) -> Tensor:
+        """`visible_bias` of a ratio, made once."""
+        if ratio not in self._biases:
+            self._biases[ratio] = visible_bias(layout.length, layout.window, ratio)
+        return self._biases[ratio]
 
     def scores(self, layer_id: int) -> None:
         """The next selection is this layer's."""
@@ -47,6 +70,19 @@ class Tape:
     def reads(self, scorers: tuple[int, ...]) -> None:
         """The next attention reads the first one's selection; all of them should have wanted what it attends to."""
         self._readers = scorers
+
+    @property
+    def reading(self) -> bool:
+        """Whether the next attention reads compressed rows."""
+        return bool(self._readers)
+
+    def attended_all(self, mass: Tensor) -> None:
+        """A layer attended to every visible row of its plane: mass [T, n] of all heads."""
+        if not self.scoring:
+            return
+        for scorer in self._readers:
+            found = self._scored[scorer]
+            self.imitation.append(imitation(found.scores, found.selected[:, : mass.shape[1]], mass))
 
     def selected(self, scores: Tensor, selected: Tensor) -> None:
         """A scorer selected, for all rows of the forward at once."""

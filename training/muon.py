@@ -3,8 +3,8 @@
     m = 0.95 m + g,   u = orthogonal(g + 0.95 m),   w -= rate * 0.2 sqrt(max(N, K)) * u
 
 `orthogonal` is five rounds of the quintic iteration X <- a X + (b A + c A^2) X, A = X X^T, from X / |X|: singular
-values end between 0.7 and 1.2, which is near enough.  The factor gives a step the size AdamW's have, so both share a rate.
-All matrices of a shape are iterated as one batch: a layer's experts lie in one master already.
+values end between 0.7 and 1.2, which is near enough.  The factor gives a step the size AdamW's have, so both share a
+rate.  All matrices of a shape are iterated as one batch: a layer's experts lie in one master already.
 
 Source: Jordan et al., Muon (2024); the size of a step is that of Liu et al., arXiv 2502.16982.
 """

@@ -42,7 +42,7 @@ def test_dense_attention_is_sparse_attention_to_every_visible_row(coarse: bool) 
         keys = torch.randn(2 * length, width, generator=draw, requires_grad=True)
         sink = torch.randn(num_heads, generator=draw, requires_grad=True)
         if kind == "dense":
-            outputs, _ = dense_attention(q.unsqueeze(0), keys.unsqueeze(0), bias, sink, 0.3, coarse)
+            outputs, _ = dense_attention(q.unsqueeze(0), keys.unsqueeze(0), bias.unsqueeze(0), sink, 0.3, coarse)
             outputs = outputs.squeeze(0)
         else:
             outputs, _ = sparse_attention(q, keys, index, counts, sink, 0.3, coarse)

@@ -7,6 +7,7 @@ the positions before the first such sum agree as closely as in fp32, an eighth a
 stores of the logits' size allow.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -133,7 +134,8 @@ def test_logits_behind_pictures_are_the_engines(trained: Masters, directory: Pat
     opened = load_model(directory, profile, profile.default_pool, select_kernels("reference"), images=True)
     with torch.no_grad():
         model = TrainableModel(trained, small_map(), profile)
-        sequences = pictured(model, trained, collate([example], 2, 0.0))
+        # The engine confines nobody.
+        sequences = pictured(model, trained, replace(collate([example], 2, 0.0), confined=None))
         length = sequences.ids.shape[1]
         ours = model.forward(sequences, model.view(sequences), torch.arange(length)).logits
     narrow = [*example.asked, *example.answer]

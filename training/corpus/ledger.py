@@ -1,7 +1,8 @@
 """Shelves with many things each: a question names a shelf, and more rows belong to it than one selection holds.
 
-The first scorer finds the shelf, whose rows fill whole candidate blocks; which of them answers is seen only by a later
-one that selects inside those blocks (REINDEX).
+The candidate source finds the thing, by whose rows whole blocks are kept; the colour beside it is found by a later
+scorer, which selects inside those blocks (REINDEX).  So that the first one does not do it all, training hides the
+colours of a shelf from the attention of every layer up to it.
 """
 
 from random import Random
@@ -24,4 +25,4 @@ def sample(rng: Random, size: int) -> Sample:
     for name, things in rng.sample(shelves, min(3, len(shelves))):
         thing = rng.choice(list(things))
         pairs.append((f"Which colour has the {thing} of {name}?", f"The {thing} of {name} is {things[thing]}."))
-    return dialogue("ledger", "Shelves.\n" + "\n".join(lines), pairs)
+    return dialogue("ledger", "Shelves.\n" + "\n".join(lines), pairs, late=COLOURS)

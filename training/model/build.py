@@ -88,6 +88,10 @@ class Sequences:
     """bool [R, L]: positions of image spans."""
     image_rows: Tensor | None = None
     """FP32 [masked positions, D], with gradient."""
+    hidden: Tensor | None = None
+    """bool [R, L]: tokens whose compressed rows layers up to the candidate source do not read."""
+    confined: Tensor | None = None
+    """bool [R]: sequences whose bounded scorers are given the source's selection."""
 
 
 class TrainableModel:
@@ -103,7 +107,8 @@ class TrainableModel:
         scoring: bool = True,
     ) -> None:
         """`dense` selects every visible row; then `scoring` may be left out as well."""
-        self.tape = Tape(scoring=scoring or not dense)
+        block_size = masters.config.indexer.candidate_block_size
+        self.tape = Tape(block_size=block_size, scoring=scoring or not dense)
         self._dense = dense
         self._weights = RoundedWeights(masters)
         self._builder = TrainingBuilder(self._weights, profile, self.tape)
@@ -124,6 +129,9 @@ class TrainableModel:
         """What the layers may read of the sequences."""
         num_sequences, length = sequences.ids.shape
         window = self._config.attention.window
+        self.tape.hidden = sequences.hidden
+        if sequences.confined is not None:
+            self.tape.confined = sequences.confined.repeat_interleave(length)
         if self._dense:
             self.tape.layout = Layout(num_sequences=num_sequences, length=length, window=window)
         return WholeView(num_sequences, length, window)

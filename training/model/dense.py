@@ -21,7 +21,7 @@ class _DenseAttention(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         num_sequences, length, num_heads, width = q.shape
         flat = q.reshape(num_sequences, length * num_heads, width)
-        logits = torch.baddbmm(bias.repeat_interleave(num_heads, 0), flat, keys.mT, alpha=scale)
+        logits = torch.baddbmm(bias.repeat_interleave(num_heads, 1), flat, keys.mT, alpha=scale)
         maximum = logits.amax(-1, keepdim=True).clamp_(min=EMPTY_MAXIMUM)
         weights = logits.sub_(maximum).exp_()
         total = weights.sum(-1, keepdim=True) + (sink.repeat(length).view(1, -1, 1) - maximum).exp()
@@ -51,7 +51,7 @@ def dense_attention(
 ) -> tuple[Tensor, Tensor]:
     """Outputs [R, L, H, d] of q and keys [R, m, d], and, without gradient, masses [R, L * H, m].
 
-    `bias` [L, m] is 0 where a query sees a row and -inf where not; `coarse` as in `sparse_attention`.
+    `bias` [R or 1, L, m] is 0 where a query sees a row and -inf where not; `coarse` as in `sparse_attention`.
     """
     outputs, masses = _DenseAttention.apply(q, keys, bias, sink, scale, coarse)  # type: ignore[no-untyped-call]
     return outputs, masses

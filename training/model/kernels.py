@@ -108,7 +108,10 @@ class TrainingKernels:
         """Gradient into the listed rows; the masses go to the tape."""
         if self._tape.layout is not None:
             return self.stored(self._dense_attention(q, rows, self._tape.layout, sink, scale))
-        outputs, masses = sparse_attention(q, rows, index, counts, sink, scale, self._stores_bf16)
+        blocked = self._tape.blocked
+        if blocked is not None:  # rows of the forward themselves are never hidden
+            blocked = functional.pad(blocked, (len(rows) - len(blocked), 0))
+        outputs, masses = sparse_attention(q, rows, index, counts, sink, scale, self._stores_bf16, blocked)
         self._tape.attended(masses, counts)
         return self.stored(outputs)
 
@@ -119,7 +122,10 @@ class TrainingKernels:
         plane = rows[count * length :].unflatten(0, (count, -1)) if len(rows) > count * length else None
         ratio = 0 if plane is None else length // plane.shape[1]
         keys = keys if plane is None else torch.cat((keys, plane), 1)
-        bias = self._tape.bias(layout, ratio)
+        bias = self._tape.bias(layout, ratio).unsqueeze(0)
+        if self._tape.blocked is not None:
+            blocked = functional.pad(self._tape.blocked.view(count, 1, -1), (length, 0))
+            bias = bias.masked_fill(blocked, -torch.inf)
         outputs, masses = dense_attention(q.unflatten(0, (count, length)), keys, bias, sink, scale, self._stores_bf16)
         if plane is not None and self._tape.scoring:
             heads = masses.view(count * length, q.shape[1], -1)
@@ -150,8 +156,7 @@ class TrainingKernels:
         else:  # every visible row, and they come first
             chosen = torch.where(allowed, torch.arange(scores.shape[1]), -1)
             chosen = functional.pad(chosen, (0, topk - scores.shape[1]), value=-1)
-        self._tape.selected(scores, chosen)
-        return chosen
+        return self._tape.selected(scores, allowed, chosen)
 
     def candidate_blocks(self, scores: Tensor, visible: Tensor, num_blocks: int, block_size: int) -> Tensor:
         """The reference's choice."""

@@ -37,8 +37,8 @@ TRIES = 400
 """Samples looked at for one conversation."""
 
 SHORT = (16, 32, 48, 64, 96, 128) * 5
-LADDER = (24, 48, 96, 192, 384, 768) * 4 + (1500, 1500, 3000, 3000, 7000)
-"""Words; 7,000 is cut to what `LIMIT` holds."""
+LADDER = (24, 48, 96, 192, 384, 768) * 4 + (1500, 1500, 3000, 3000, 9000)
+"""Words; 9,000 is cut to what `LIMIT` holds."""
 SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType({"facts": LADDER, "ledger": LADDER, "stories": LADDER[:24]})
 """Words of each conversation, for families that are not `SHORT`."""
 
@@ -97,9 +97,9 @@ def lines() -> Iterator[str]:
         name: {"needs": TRAITS[name].needs, "chance": round(TRAITS[name].chance, 4)}
         for name in dict.fromkeys(sample.family for sample in found)
     }
-    yield _line({"families": families})
+    yield line({"families": families})
     for sample in found:
-        yield _line(document(sample))
+        yield line(document(sample))
 
 
 def document(sample: Sample) -> dict[str, Any]:
@@ -173,7 +173,8 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _line(value: Mapping[str, Any]) -> str:
+def line(value: Mapping[str, Any]) -> str:
+    """A line of the file."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

@@ -14,44 +14,52 @@ LIST = "list"
 """In the place of a mechanism: names all of them."""
 
 
+Directory = Annotated[
+    Path | None,
+    typer.Argument(metavar="DIR", help="Checkpoint directory. [default: the embedded small checkpoint]"),
+]
+Family = Annotated[
+    list[str] | None,
+    typer.Option("--family", metavar="NAME", help="Ask this family of questions only; may be given again."),
+]
+Samples = Annotated[int | None, typer.Option("--samples", metavar="N", help="Questions of each family. [default: all]")]
+Seed = Annotated[int, typer.Option("--seed", help="Which questions --samples takes.")]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="NAME",
+        help="Leave a mechanism out of the model; may be given again. 'list' names them with what each does.",
+    ),
+]
+AllAblations = Annotated[
+    bool, typer.Option("--all-ablations", help="Leave out every mechanism, one after the other, and compare.")
+]
+Perplexity = Annotated[
+    bool, typer.Option("--perplexity", help="Also measure how surprised the model is by the right answers.")
+]
+Profiles = Annotated[bool, typer.Option("--profiles", help="The same under the profiles vendor, atom and fp32.")]
+Drafts = Annotated[
+    bool, typer.Option("--drafts", help="Also measure what the model's own drafts bring, one request at a time.")
+]
+AtLeast = Annotated[
+    float | None,
+    typer.Option("--at-least", metavar="FRACTION", help="Exit with status 1 if a family scores below, 0 to 1."),
+]
+
+
 @takes_engine()
 def canary(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", help="Checkpoint directory. [default: the embedded small checkpoint]"),
-    ] = None,
-    family: Annotated[
-        list[str] | None,
-        typer.Option("--family", metavar="NAME", help="Ask this family of questions only; may be given again."),
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option("--samples", metavar="N", help="Questions of each family. [default: all]")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Which questions --samples takes.")] = 0,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without",
-            metavar="NAME",
-            help="Leave a mechanism out of the model; may be given again. 'list' names them with what each does.",
-        ),
-    ] = None,
-    all_ablations: Annotated[
-        bool, typer.Option("--all-ablations", help="Leave out every mechanism, one after the other, and compare.")
-    ] = False,
-    perplexity: Annotated[
-        bool, typer.Option("--perplexity", help="Also measure how surprised the model is by the right answers.")
-    ] = False,
-    profiles: Annotated[
-        bool, typer.Option("--profiles", help="The same under the profiles vendor, atom and fp32.")
-    ] = False,
-    drafts: Annotated[
-        bool, typer.Option("--drafts", help="Also measure what the model's own drafts bring, one request at a time.")
-    ] = False,
-    at_least: Annotated[
-        float | None,
-        typer.Option("--at-least", metavar="FRACTION", help="Exit with status 1 if a family scores below, 0 to 1."),
-    ] = None,
+    directory: Directory = None,
+    family: Family = None,
+    samples: Samples = None,
+    seed: Seed = 0,
+    without: Without = None,
+    all_ablations: AllAblations = False,
+    perplexity: Perplexity = False,
+    profiles: Profiles = False,
+    drafts: Drafts = False,
+    at_least: AtLeast = None,
     as_json: AsJson = False,
     *,
     engine: EngineOptions,
@@ -62,15 +70,8 @@ def canary(
     conversations come with flash41 and are what its own small model was trained for: any other model is asked the same,
     and will seldom find the very words.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from flash41.checkpoint.default import default_checkpoint
-    from flash41.config.huggingface import read_config
     from flash41.tools.ablations import ABLATIONS
-    from flash41.tools.canary.conversations import read_set
     from flash41.tools.canary.run import CanaryWish
-    from flash41.tools.canary.run import canary as asked
 
     if without and LIST in without:
         print_table(("name", "without it"), [(name, one.what) for name, one in ABLATIONS.items()])
@@ -87,8 +88,23 @@ def canary(
         profiles=profiles,
         drafts=drafts,
     )
-    model, questions = default_checkpoint() if directory is None else directory, read_set()
-    console = Console(stderr=True)
+    found = _found(directory, wish, engine)
+    (print_json if as_json else print_canary)(found)
+    if at_least is not None and any(score < at_least for score in found["scores"].values()):
+        raise typer.Exit(1)
+
+
+def _found(directory: Path | None, wish: Any, engine: EngineOptions) -> dict[str, Any]:
+    """What is printed, as plain values; a bar on standard error shows how far it is."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from flash41.checkpoint.default import default_checkpoint
+    from flash41.config.huggingface import read_config
+    from flash41.tools.canary.conversations import read_set
+    from flash41.tools.canary.run import canary as asked
+
+    model, questions, console = directory or default_checkpoint(), read_set(), Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("opening", total=None)
         result = asked(
@@ -105,18 +121,11 @@ def canary(
         "profile": engine.profile,
         "without": list(wish.without),
     }
-    if engine.approximate:
-        found["approximate"] = engine.approximate
-    if as_json:
-        print_json(found)
-    else:
-        print_canary(found)
-    if at_least is not None and any(score < at_least for score in found["scores"].values()):
-        raise typer.Exit(1)
+    return found | ({"approximate": engine.approximate} if engine.approximate else {})
 
 
 def _document(result: Any, questions: Any) -> dict[str, Any]:
-    """What is printed, as plain values."""
+    """What was measured."""
     scores = result.scores
     families = scores.families
     found: dict[str, Any] = {

@@ -11,7 +11,7 @@ from flash41.cli.common import AsJson, print_json, print_table
 from flash41.cli.engine_options import EngineOptions, takes_engine
 
 LIST = "list"
-"""In the place of a mechanism: names all of them."""
+"""In the place of a family or a mechanism: names all of them."""
 
 
 Directory = Annotated[
@@ -20,7 +20,11 @@ Directory = Annotated[
 ]
 Family = Annotated[
     list[str] | None,
-    typer.Option("--family", metavar="NAME", help="Ask this family of questions only; may be given again."),
+    typer.Option(
+        "--family",
+        metavar="NAME",
+        help="Ask this family of questions only; may be given again. 'list' names them with what each needs.",
+    ),
 ]
 Samples = Annotated[int | None, typer.Option("--samples", metavar="N", help="Questions of each family. [default: all]")]
 Seed = Annotated[int, typer.Option("--seed", help="Which questions --samples takes.")]
@@ -70,12 +74,11 @@ def canary(
     conversations come with flash41 and are what its own small model was trained for: any other model is asked the same,
     and will seldom find the very words.
     """
-    from flash41.tools.ablations import ABLATIONS
+    if LIST in (*(family or ()), *(without or ())):
+        _print_names(of_families=LIST in (family or ()))
+        return
     from flash41.tools.canary.run import CanaryWish
 
-    if without and LIST in without:
-        print_table(("name", "without it"), [(name, one.what) for name, one in ABLATIONS.items()])
-        return
     if at_least is not None and not 0 <= at_least <= 1:
         raise typer.BadParameter(f"got {at_least:g}, expected a fraction from 0 to 1", param_hint="--at-least")
     wish = CanaryWish(
@@ -92,6 +95,16 @@ def canary(
     (print_json if as_json else print_canary)(found)
     if at_least is not None and any(score < at_least for score in found["scores"].values()):
         raise typer.Exit(1)
+
+
+def _print_names(of_families: bool) -> None:
+    from flash41.tools.ablations import ABLATIONS
+    from flash41.tools.canary.conversations import read_set
+
+    if of_families:
+        print_table(("family", "needs"), [(name, one.needs) for name, one in read_set().families.items()])
+    else:
+        print_table(("name", "without it"), [(name, one.what) for name, one in ABLATIONS.items()])
 
 
 def _found(directory: Path | None, wish: Any, engine: EngineOptions) -> dict[str, Any]:

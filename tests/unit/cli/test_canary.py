@@ -45,6 +45,11 @@ def test_mechanisms_are_listed_with_what_the_model_does_without_them() -> None:
     assert [row.split(maxsplit=1) for row in rows] == [[name, one.what] for name, one in ABLATIONS.items()]
 
 
+def test_families_are_listed_with_what_they_need() -> None:
+    rows = invoke("canary", "--family", "list").stdout.splitlines()[1:]
+    assert [row.split(maxsplit=1) for row in rows] == [[name, one.needs] for name, one in read_set().families.items()]
+
+
 def test_a_family_below_the_asked_fraction_is_a_status() -> None:
     assert invoke("canary", *FEW, "--at-least", "0").exit_code == 0
     failed = invoke("canary", *FEW, "--at-least", "1")  # random weights
@@ -66,6 +71,10 @@ def test_pictures_are_left_out_with_a_reason_where_no_encoder_is_open() -> None:
         (("--samples", "0"), "samples: got 0, expected an integer of at least 1"),
         (("--without", "engram", "--all-ablations"), "--all-ablations with --without"),
         (("--without", "drafts"), "expected --draft on or --draft adaptive"),
+        (
+            ("--family", "pictures", "--drafts"),
+            "--drafts with --family: got ['pictures'], expected one that shows no pictures",
+        ),
     ],
 )
 def test_a_wrong_wish_is_one_line(wrong: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,8 +108,7 @@ class _Canary:
 
     def result(self, profile: str, is_drafting: bool) -> CanaryResult:
         wish = self._wish
-        if "drafts" in wish.without and not is_drafting:
-            raise RequestError(complaint("--without drafts", "--draft off", "--draft on or --draft adaptive"))
+        self._check(is_drafting)
         llm, asked = self._opened(wish.without)
         result = CanaryResult(scores=score(llm, asked, self._told("scores")))
         if wish.perplexity or wish.profiles:
@@ -128,6 +127,18 @@ class _Canary:
                     llm, asked = self._opened([name])
                     result.ablations[name] = score(llm, asked, self._told(f"without {name}"))
         return result
+
+    def _check(self, is_drafting: bool) -> None:
+        """Refuses what would otherwise be found out when everything else is measured."""
+        wish = self._wish
+        if "drafts" in wish.without and not is_drafting:
+            raise RequestError(complaint("--without drafts", "--draft off", "--draft on or --draft adaptive"))
+        if wish.drafts and not self._config.dspark.num_stages:
+            raise RequestError(complaint("draft stages of the model", 0, "at least one for --drafts"))
+        if wish.drafts and all(one.shows_pictures for one in self._questions):
+            families = sorted({one.family for one in self._questions})
+            remedy = "such requests have no drafts"
+            raise RequestError(complaint("--drafts with --family", families, "one that shows no pictures", remedy))
 
     def _opened(self, without: Sequence[str], **changes: Any) -> tuple[LLM, Paper]:
         change = named_ablations(without, self._config) if without else None

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,14 @@ def test_drafts_are_measured_on_engines_of_their_own(default_directory: Path) ->
     assert found is not None
     assert found.answers == 1
     assert [changes.get("draft") for _, changes in opened.calls] == [None, "on", "off"]
+
+
+def test_drafts_of_a_model_that_has_none_are_refused_at_once(default_directory: Path) -> None:
+    opened, config = Opened(default_directory), read_config(default_directory)
+    bare = replace(config, dspark=replace(config.dspark, num_stages=0))
+    with pytest.raises(RequestError, match="draft stages of the model: got 0, expected at least one for --drafts"):
+        canary(CanaryWish(drafts=True), read_set(), bare, opened, "vendor", is_drafting=False)
+    assert opened.calls == []
 
 
 def test_wishes_that_contradict_each_other_are_refused() -> None:

@@ -12,8 +12,10 @@ from flash41.chat.conversation import ChatCodec
 from flash41.chat.image_sources import data_url_bytes
 from flash41.chat.tokenizer import Tokenizer
 from flash41.config.huggingface import config_from_dict
+from flash41.errors import ConfigError
 from flash41.tools.canary.conversations import parsed_set
 from flash41.tools.canary.spelling import spelled
+from training import canary_set
 from training.canary_set import LIMIT, SEED, TARGET, TRAITS, document, line, lines
 from training.corpus.mixture import FAMILIES, HELD_OUT, TRAINING, Mixture, sample
 from training.corpus.render import Renderer, calls_text
@@ -66,6 +68,13 @@ def test_every_family_says_what_it_needs_and_long_contexts_are_there(made: list[
             longest[one.family] = max(longest.get(one.family, 0), asked)
     assert max(longest.values()) <= LIMIT
     assert longest["facts"] > 0.9 * LIMIT
+
+
+def test_a_family_that_nobody_described_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary_set, "FAMILIES", {"copying": FAMILIES["copying"]})
+    monkeypatch.setattr(canary_set, "TRAITS", {})
+    with pytest.raises(ConfigError, match=r"families: got \['copying'\], expected those that TRAITS"):
+        list(lines())
 
 
 def test_no_conversation_is_there_twice_or_in_training(made: list[str]) -> None:

@@ -22,7 +22,7 @@ def print_canary(found: Mapping[str, Any]) -> None:
         for reason, count in reasons.items():
             typer.echo(f"  {family}: {count} not asked: {reason}")
     if "ablations" in found:
-        _print_ablations(found["scores"], found["ablations"])
+        _print_ablations(found["scores"], found["ablations"], found["chance"])
     if "perplexities" in found:
         _print_perplexities(found["perplexities"])
     if "drafts" in found:
@@ -45,7 +45,9 @@ def _print_scores(found: Mapping[str, Any]) -> None:
     print_table(headers, rows, right=headers[2:])
 
 
-def _print_ablations(scores: Mapping[str, float], ablations: Mapping[str, Mapping[str, float]]) -> None:
+def _print_ablations(
+    scores: Mapping[str, float], ablations: Mapping[str, Mapping[str, float]], chance: Mapping[str, float]
+) -> None:
     """Families in columns: a score, and how far it is from the whole model's."""
     print_heading("Without one mechanism: score, and points gained or lost")
     headers = ("without", *scores)
@@ -53,6 +55,7 @@ def _print_ablations(scores: Mapping[str, float], ablations: Mapping[str, Mappin
     rows += [
         (name, *(_changed(found.get(family), scores[family]) for family in scores)) for name, found in ablations.items()
     ]
+    rows.append(("(chance)", *(_percent(chance[family]) for family in scores)))
     print_table(headers, rows, right=headers[1:])
 
 

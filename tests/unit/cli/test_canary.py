@@ -119,6 +119,7 @@ def test_everything_that_was_measured_is_shown(capsys: pytest.CaptureFixture[str
         "tools: 2 not asked: too long",
         "sink 55% -5",
         "mhc 60% 0",
+        "(chance) 4.0%",
         "all 1.5000 2.5000",
         "7 50.0% 100% 25% - 1.50 DIFFERENT",
     ):

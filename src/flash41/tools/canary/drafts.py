@@ -1,8 +1,8 @@
 """What the model's own drafts bring on the canary's questions, one request at a time.
 
-Every question is answered without drafts and with them, in turns, so that a busy machine slows both alike.  Answers
-must be equal.  Seconds are those behind the first token: drafts do nothing for a prompt.  spec: dspark.md sections 5
-to 8.
+The shortest questions of each family are answered without drafts and with them, in turns, so that a busy machine slows
+both alike.  Answers must be equal.  Seconds are those behind the first token: drafts do nothing for a prompt.  spec:
+dspark.md sections 5 to 8.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,9 @@ from flash41.engine.answers import Answer
 from flash41.engine.llm import LLM
 from flash41.tools.canary.asking import Asked
 from flash41.tools.canary.score import Progress
+
+MOST_OF_A_FAMILY = 12
+"""Questions of each family that are answered both ways."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +43,8 @@ class DraftFigures:
 
 
 def draft_figures(plain: LLM, drafting: LLM, asked: Sequence[Asked], progress: Progress | None = None) -> DraftFigures:
-    """Answers questions without pictures, which are never drafted for, on two engines of one model."""
-    texts = [one for one in asked if not one.pictures]
+    """Answers the shortest questions without pictures, which are never drafted for, on two engines of one model."""
+    texts = shortest([one for one in asked if not one.pictures])
     for llm in (plain, drafting):
         _answered(llm, texts[0])  # reads the files and decodes the weights
     before = drafting.engine.stats
@@ -70,6 +73,18 @@ def draft_figures(plain: LLM, drafting: LLM, asked: Sequence[Asked], progress: P
         seconds_with=seconds[True],
         speedup=seconds[False] / seconds[True],
     )
+
+
+def shortest(asked: Sequence[Asked]) -> list[Asked]:
+    """`MOST_OF_A_FAMILY` questions of each family at most, short prompts first."""
+    counts: dict[str, int] = {}
+    found = []
+    for one in sorted(asked, key=lambda one: one.prompt_tokens):
+        family = one.question.family
+        counts[family] = counts.get(family, 0) + 1
+        if counts[family] <= MOST_OF_A_FAMILY:
+            found.append(one)
+    return found
 
 
 def _answered(llm: LLM, one: Asked) -> Answer:

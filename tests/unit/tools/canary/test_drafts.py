@@ -5,10 +5,22 @@ from typing import Any
 import pytest
 
 from flash41.engine.llm import LLM
-from flash41.tools.canary.drafts import draft_figures
-from helpers.canary_questions import answered
+from flash41.tools.canary.asking import Asked
+from flash41.tools.canary.drafts import MOST_OF_A_FAMILY, draft_figures, shortest
+from helpers.canary_questions import answered, question
 
 PROMPTS = [[0, 7, 9, 300], [0, 5], [0, 41, 42, 43, 44]]
+
+
+def test_the_shortest_questions_of_each_family_are_asked() -> None:
+    asked = [
+        Asked(question=question(family, number), ids=(0,) * number, pictures=(), answer=(1,))
+        for family, count in (("a", 20), ("b", 2))
+        for number in range(count, 0, -1)
+    ]
+    found = shortest(asked)
+    assert sorted(len(one.ids) for one in found if one.question.family == "a") == list(range(1, MOST_OF_A_FAMILY + 1))
+    assert sum(one.question.family == "b" for one in found) == 2
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,10 @@ class Batch:
     """In the order of their spans, sequence after sequence."""
     families: tuple[str, ...]
     """Of each sequence."""
+    hidden: Tensor | None = None
+    """bool [R, L]: tokens that layers up to the candidate source do not read from planes; None where there are none."""
+    confined: Tensor | None = None
+    """bool [R]: sequences whose bounded scorers are given the candidate source's own selection."""
 
 
 @dataclass(slots=True)
@@ -91,10 +95,12 @@ def collate(examples: Sequence[Example], pad: int, prompt_weight: float) -> Batc
     length = _padded(max(len(one.ids) for one in examples))
     ids = torch.full((len(examples), length), pad)
     weights = torch.zeros(len(examples), length)
+    hidden = torch.zeros(len(examples), length, dtype=torch.bool)
     for number, one in enumerate(examples):
         ids[number, : len(one.ids)] = torch.tensor(one.ids)
         marks = torch.tensor(one.marks)
         weights[number, : len(one.ids)] = torch.where(marks, 1.0, prompt_weight)
+        hidden[number, : len(one.ids)] = torch.tensor(one.late)
     weights[:, 0] = 0.0
     return Batch(
         ids=ids,
@@ -102,6 +108,9 @@ def collate(examples: Sequence[Example], pad: int, prompt_weight: float) -> Batc
         num_tokens=sum(len(one.ids) for one in examples),
         pictures=tuple(picture for one in examples for picture in one.pictures),
         families=tuple(one.family for one in examples),
+        hidden=hidden if hidden.any() else None,
+        # Every second conversation that hides nothing: it must do without selections of its own inside the blocks.
+        confined=torch.tensor([number % 2 == 0 and not any(one.late) for number, one in enumerate(examples)]),
     )
 
 

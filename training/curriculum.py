@@ -1,9 +1,9 @@
 """What is trained when: context lengths, mixtures of families, and how wide a selection is.
 
     phase     tokens up to   context   selection
-    words        1.5 M          128    every visible row: scorers imitate before anything depends on them
-    pages          5 M          224    every visible row
-    rows          16 M          512    the model's own top-k and candidate blocks
+    words        1.5 M          128    every visible row; scorers rest
+    pages        3.5 M          224    every visible row: scorers imitate before anything depends on them
+    rows          10 M          512    the model's own top-k and candidate blocks
     books            -        2,048    the model's own
 
 The learning rate falls over the last fifth of the planned tokens, whatever the phase.
@@ -22,14 +22,14 @@ DECAY_PART = 0.2
 """Part of the planned tokens over which the learning rate falls to a tenth."""
 
 TEXT: Mapping[str, float] = MappingProxyType({
-    "stories": 3.0,
-    "facts": 3.0,
-    "ledger": 2.0,
-    "recall": 3.0,
-    "copying": 1.0,
-    "arithmetic": 2.0,
-    "tools": 1.5,
-    "greetings": 0.5,
+    "stories": 4.0,
+    "facts": 6.0,
+    "ledger": 4.0,
+    "recall": 1.0,
+    "copying": 0.7,
+    "arithmetic": 1.5,
+    "tools": 2.5,
+    "greetings": 0.2,
 })  # fmt: skip
 WITH_PICTURES: Mapping[str, float] = MappingProxyType({**TEXT, "pictures": 24.0})
 
@@ -47,14 +47,18 @@ class Phase:
     """Tokens of a step at most, padding included."""
     dense: bool
     """Whether every visible row is selected."""
+    scoring: bool = True
+    """Whether scorers learn; only where every row is selected may they wait."""
     prompt_weight: float
     """Weight of a prompt token's loss; that of an answer's is 1."""
 
 
 PHASES = (
-    Phase(name="words", until_tokens=1.5e6, longest=128, batch_tokens=2048, dense=True, prompt_weight=0.1),
-    Phase(name="pages", until_tokens=5e6, longest=224, batch_tokens=3072, dense=True, prompt_weight=0.05),
-    Phase(name="rows", until_tokens=16e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
+    Phase(
+        name="words", until_tokens=1.5e6, longest=128, batch_tokens=2560, dense=True, scoring=False, prompt_weight=0.1
+    ),
+    Phase(name="pages", until_tokens=3.5e6, longest=224, batch_tokens=3072, dense=True, prompt_weight=0.05),
+    Phase(name="rows", until_tokens=10e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
     Phase(name="books", until_tokens=float("inf"), longest=2048, batch_tokens=6144, dense=False, prompt_weight=0.02),
 )
 

@@ -52,9 +52,9 @@ class Outcome:
     """Loss of an answer's token, by family; empty for drafts."""
 
 
-def learn(masters: Masters, token_map: TokenMap, batch: Batch) -> Outcome:
-    """A step of the target or of vision; moves the router biases."""
-    model = TrainableModel(masters, token_map)
+def learn(masters: Masters, token_map: TokenMap, batch: Batch, *, dense: bool = False, scoring: bool = True) -> Outcome:
+    """A step of the target or of vision; moves the router biases.  `dense` and `scoring` as in `TrainableModel`."""
+    model = TrainableModel(masters, token_map, dense=dense, scoring=scoring)
     sequences = pictured(model, masters, batch)
     weights = batch.weights.flatten()
     predicted = weights[1:].nonzero().squeeze(1)
@@ -95,13 +95,19 @@ def learn_drafts(masters: Masters, token_map: TokenMap, batch: Batch, rng: Rando
 def pictured(model: TrainableModel, masters: Masters, batch: Batch) -> Sequences:
     """The sequences of a batch with the rows of their pictures."""
     if not batch.pictures:
-        return Sequences(ids=batch.ids)
+        return Sequences(ids=batch.ids, hidden=batch.hidden, confined=batch.confined)
     encoder, rows = model.image_encoder(), []
     for picture in batch.pictures:
         grid = Grid(height=picture.plan.grid_height, width=picture.plan.grid_width)
         rows.append(with_gradients(ImageEncoder.forward)(encoder, patch_values(picture), grid))
     mask = batch.ids == masters.config.tokens.image
-    return Sequences(ids=batch.ids, image_mask=mask, image_rows=torch.cat(rows))
+    return Sequences(
+        ids=batch.ids,
+        image_mask=mask,
+        image_rows=torch.cat(rows),
+        hidden=batch.hidden,
+        confined=batch.confined,
+    )
 
 
 def _anchors(batch: Batch, block: int, rng: Random) -> Tensor:

@@ -14,7 +14,7 @@ from training.model.masters import Masters
 from training.tokenizer import FOLDER, shipped_config
 
 PHASES = (
-    Phase(name="first", until_tokens=250, longest=64, batch_tokens=192, dense=True, prompt_weight=0.1),
+    Phase(name="first", until_tokens=200, longest=64, batch_tokens=192, dense=True, prompt_weight=0.1),
     Phase(name="second", until_tokens=1e9, longest=96, batch_tokens=192, dense=False, prompt_weight=0.1),
     Phase(name="third", until_tokens=float("inf"), longest=96, batch_tokens=192, dense=False, prompt_weight=0.1),
 )

@@ -10,7 +10,7 @@ from training.corpus.words import COLOURS, FILLERS, NAMES, PLACES, THINGS, count
 
 
 def sample(rng: Random, size: int) -> Sample:
-    """As many facts as fit, with fillers between them, and up to four questions."""
+    """As many facts as fit, with fillers between them, and up to six questions."""
     names = distinct(rng, NAMES, len(NAMES))
     things = distinct(rng, [f"{colour} {thing}" for colour in COLOURS for thing in THINGS], len(names))
     sentences: list[str] = []
@@ -25,7 +25,7 @@ def sample(rng: Random, size: int) -> Sample:
             break
     while count_words(sentences) < size - 8:
         sentences.insert(rng.randrange(len(sentences)), rng.choice(FILLERS))
-    asked = rng.sample(known, min(4, len(known)))
+    asked = rng.sample(known, min(6, len(known)))
     return dialogue("facts", " ".join(sentences), [_question(rng, fact) for fact in asked])
 
 

@@ -10,7 +10,7 @@ from random import Random
 
 from training.corpus.sample import Sample, dialogue
 
-NUM_PHRASES = 2000
+NUM_PHRASES = 1000
 SEED = 411
 ONSETS, VOWELS, CODAS = "bdfgklmnprstvz", "aeiou", "lmnprstx"
 

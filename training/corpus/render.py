@@ -37,6 +37,8 @@ class Example:
     """The prompt as a caller gives it, with one placeholder for each picture."""
     pictures: tuple[Picture, ...]
     """In the order of their spans."""
+    late: tuple[bool, ...]
+    """Tokens of `Sample.late`, one flag per id."""
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -62,14 +64,24 @@ class Renderer:
         prompt = widen(asked, pictures, self._image)[0]
         answer = self._answer(sample)
         marks = (*self._history_marks(prompt), *[True] * len(answer))
+        ids = (*prompt, *answer)
         return Example(
             family=sample.family,
-            ids=(*prompt, *answer),
+            ids=ids,
             marks=marks,
             num_prompt=len(prompt),
             asked=asked,
             pictures=pictures,
+            late=self._late(ids, sample.late),
         )
+
+    def _late(self, ids: tuple[int, ...], words: tuple[str, ...]) -> tuple[bool, ...]:
+        if not words:
+            return (False,) * len(ids)
+        spelled = [self._spelled(f" {word}") for word in words]
+        assert all(len(one) == 1 for one in spelled), "a word of which rows are hidden is one token"
+        wanted, first_turn = {one[0] for one in spelled}, ids.index(self._assistant)
+        return tuple(place < first_turn and token in wanted for place, token in enumerate(ids))
 
     def _answer(self, sample: Sample) -> list[int]:
         ids = [*self._spelled(sample.reasoning), self._end] if sample.reasoning is not None else []

@@ -35,6 +35,8 @@ class Sample:
     """Tools that are declared."""
     images: tuple[Image.Image, ...] = field(default=())
     """Pictures, in the order of their places."""
+    late: tuple[str, ...] = ()
+    """Words of the first turn that, in training, only layers behind the candidate source read from a plane."""
 
 
 class Family(Protocol):
@@ -55,9 +57,9 @@ def assistant(text: str) -> Message:
     return Message(role="assistant", content=text)
 
 
-def dialogue(family: str, opening: str, pairs: list[tuple[str, str]]) -> Sample:
+def dialogue(family: str, opening: str, pairs: list[tuple[str, str]], late: tuple[str, ...] = ()) -> Sample:
     """Questions and answers about an opening text, which stands in front of the first question."""
     messages = []
     for number, (question, answer) in enumerate(pairs):
         messages += [user(f"{opening}\n{question}" if number == 0 and opening else question), assistant(answer)]
-    return Sample(family=family, messages=tuple(messages[:-1]), answer=pairs[-1][1])
+    return Sample(family=family, messages=tuple(messages[:-1]), answer=pairs[-1][1], late=late)

@@ -69,18 +69,26 @@ class WholeAttention(Attention):
         selections: Selections,
     ) -> None:
         assert heads is not None, "a scorer projects its index heads beside its query"
-        self._tape.scores(self._spec.layer_id)
+        if not self._tape.scoring:
+            return
+        bounded = self._spec.bounded_by_candidates
+        self._tape.scores(self._spec.layer_id, self._source if bounded else None)
         selections.by_owner[self._spec.layer_id] = indexer(x, heads, step, selections)
 
     def _rows(self, window: WindowRows, step: Step, selections: Selections) -> tuple[Tensor, RowLists]:
         owner, topk_owner = self._spec.kv_owner, self._spec.topk_owner
-        if owner is None or topk_owner is None or selections.by_owner[topk_owner].width == 0:
-            self._tape.reads(())
+        everything = self._tape.layout is not None
+        if owner is None or topk_owner is None or not (everything or selections.by_owner[topk_owner].width):
+            self._tape.reads(None, None)
             return window.rows, RowLists(index=window.index, counts=window.counts)
         bounded = self._source is not None and topk_owner > self._source
-        self._tape.reads((topk_owner, self._source) if bounded and self._source is not None else (topk_owner,))
         view = step.view
         assert isinstance(view, WholeView), "compressed rows are read from whole sequences"
+        self._tape.reads(topk_owner, self._source if bounded else None)
+        self._tape.block(None if bounded else self._spec.ratio)
+        if everything:  # lists would name what `dense` knows
+            unused = RowLists(index=window.index, counts=window.counts)
+            return torch.cat((window.rows, view.plane(owner))), unused
         selection = selections.by_owner[topk_owner]
         if topk_owner not in selections.lists:
             starts = len(window.rows) + view.plane_starts(owner)

@@ -28,7 +28,7 @@ from flash41.model.linear import Linear
 from training.model.attention import WholeAttention
 from training.model.kernels import TrainingKernels
 from training.model.masters import Masters, RoundedWeights
-from training.model.tape import Tape
+from training.model.tape import Layout, Tape
 from training.model.view import WholeView
 
 VALUES = PoolFormat(main=PoolDtype.BF16, index=PoolDtype.BF16)
@@ -88,13 +88,28 @@ class Sequences:
     """bool [R, L]: positions of image spans."""
     image_rows: Tensor | None = None
     """FP32 [masked positions, D], with gradient."""
+    hidden: Tensor | None = None
+    """bool [R, L]: tokens whose compressed rows layers up to the candidate source do not read."""
+    confined: Tensor | None = None
+    """bool [R]: sequences whose bounded scorers are given the source's selection."""
 
 
 class TrainableModel:
     """One forward's modules.  `profile` decides the roundings: VENDOR as shipped, FP32 for none of activations."""
 
-    def __init__(self, masters: Masters, token_map: TokenMap, profile: Profile = Profile.VENDOR) -> None:
-        self.tape = Tape()
+    def __init__(
+        self,
+        masters: Masters,
+        token_map: TokenMap,
+        profile: Profile = Profile.VENDOR,
+        *,
+        dense: bool = False,
+        scoring: bool = True,
+    ) -> None:
+        """`dense` selects every visible row; then `scoring` may be left out as well."""
+        block_size = masters.config.indexer.candidate_block_size
+        self.tape = Tape(block_size=block_size, scoring=scoring or not dense)
+        self._dense = dense
         self._weights = RoundedWeights(masters)
         self._builder = TrainingBuilder(self._weights, profile, self.tape)
         self._config = masters.config
@@ -113,7 +128,13 @@ class TrainableModel:
     def view(self, sequences: Sequences) -> WholeView:
         """What the layers may read of the sequences."""
         num_sequences, length = sequences.ids.shape
-        return WholeView(num_sequences, length, self._config.attention.window)
+        window = self._config.attention.window
+        self.tape.hidden = sequences.hidden
+        if sequences.confined is not None:
+            self.tape.confined = sequences.confined.repeat_interleave(length)
+        if self._dense:
+            self.tape.layout = Layout(num_sequences=num_sequences, length=length, window=window)
+        return WholeView(num_sequences, length, window)
 
     def forward(self, sequences: Sequences, view: WholeView, logit_rows: Tensor) -> BackboneOutput:
         """Logits FP32 [n, vocab] of the rows int64 [n] of the flattened sequences, and the taps of all rows."""

@@ -15,11 +15,12 @@ from flash41.kernels.interface import ExpertBank, ExpertWeights
 from flash41.kernels.reference.index import candidate_blocks, index_scores_bf16_chain, inside_blocks, select_rows
 from flash41.kernels.reference.router import WEIGHT_FLOOR, route
 from flash41.numerics.scaled import Quantized
+from training.model.dense import dense_attention
 from training.model.mixing import signed_root, sinkhorn
 from training.model.sparse import sparse_attention
 from training.model.straight import bf16, fp4_16, fp4_32, fp8_32
 from training.model.streams import apply, collapse
-from training.model.tape import Tape
+from training.model.tape import Layout, Tape
 
 
 class TrainingKernels:
@@ -105,9 +106,31 @@ class TrainingKernels:
         self, q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float
     ) -> Tensor:
         """Gradient into the listed rows; the masses go to the tape."""
-        outputs, masses = sparse_attention(q, rows, index, counts, sink, scale, self._stores_bf16)
+        if self._tape.layout is not None:
+            return self.stored(self._dense_attention(q, rows, self._tape.layout, sink, scale))
+        blocked = self._tape.blocked
+        if blocked is not None:  # rows of the forward themselves are never hidden
+            blocked = functional.pad(blocked, (len(rows) - len(blocked), 0))
+        outputs, masses = sparse_attention(q, rows, index, counts, sink, scale, self._stores_bf16, blocked)
         self._tape.attended(masses, counts)
         return self.stored(outputs)
+
+    def _dense_attention(self, q: Tensor, rows: Tensor, layout: Layout, sink: Tensor, scale: float) -> Tensor:
+        """Every visible row of window and plane, which follow each other in `rows`."""
+        count, length = layout.num_sequences, layout.length
+        keys = rows[: count * length].unflatten(0, (count, length))
+        plane = rows[count * length :].unflatten(0, (count, -1)) if len(rows) > count * length else None
+        ratio = 0 if plane is None else length // plane.shape[1]
+        keys = keys if plane is None else torch.cat((keys, plane), 1)
+        bias = self._tape.bias(layout, ratio).unsqueeze(0)
+        if self._tape.blocked is not None:
+            blocked = functional.pad(self._tape.blocked.view(count, 1, -1), (length, 0))
+            bias = bias.masked_fill(blocked, -torch.inf)
+        outputs, masses = dense_attention(q.unflatten(0, (count, length)), keys, bias, sink, scale, self._stores_bf16)
+        if plane is not None and self._tape.scoring:
+            heads = masses.view(count * length, q.shape[1], -1)
+            self._tape.attended_all(heads[..., length:].sum(1))
+        return outputs.flatten(0, 1)
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Every row to all rows."""
@@ -128,12 +151,18 @@ class TrainingKernels:
 
     def select_rows(self, scores: Tensor, allowed: Tensor, topk: int) -> Tensor:
         """The reference's choice; scores and choice go to the tape."""
-        chosen = select_rows(scores.detach(), allowed, topk)
-        self._tape.selected(scores, chosen)
-        return chosen
+        if self._tape.layout is None:
+            chosen = select_rows(scores.detach(), allowed, topk)
+        else:  # every visible row, and they come first
+            chosen = torch.where(allowed, torch.arange(scores.shape[1]), -1)
+            chosen = functional.pad(chosen, (0, topk - scores.shape[1]), value=-1)
+        return self._tape.selected(scores, allowed, chosen)
 
     def candidate_blocks(self, scores: Tensor, visible: Tensor, num_blocks: int, block_size: int) -> Tensor:
         """The reference's choice."""
+        if self._tape.layout is not None:
+            found = torch.arange(-(-scores.shape[1] // block_size))
+            return torch.where(found * block_size < visible.unsqueeze(1), found, -1)
         return candidate_blocks(scores.detach(), visible, num_blocks, block_size)
 
     inside_blocks = staticmethod(inside_blocks)

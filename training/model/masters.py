@@ -158,8 +158,10 @@ def _initial(spec: TensorSpec, shape: tuple[int, ...], streams: int, generator: 
     if subsystem is Subsystem.ENGRAM_NORM or (prod(shape) == shape[-1] and subsystem is not Subsystem.CONFIDENCE):
         # Norm weights begin at one; the three vectors around image tokens are embeddings.
         return values * 0.5 if subsystem is Subsystem.IMAGE_VECTOR else torch.ones(shape)
-    if subsystem in (Subsystem.EMBED, Subsystem.ENGRAM_TABLE):
+    if subsystem is Subsystem.EMBED:
         return values * 0.5
+    if subsystem is Subsystem.ENGRAM_TABLE:
+        return values * 0.1  # small beside what a few visits teach a row
     if subsystem in (Subsystem.HEAD, Subsystem.MARKOV):
         return values * (0.5 / sqrt(shape[-1]))
     gain = 0.5 if leaf == "weight" and spec.name.endswith(("wo_b.weight", "w2.weight")) else 1.0

@@ -23,12 +23,22 @@ EMPTY_MAXIMUM = -1e30
 class _SparseAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float, coarse: bool
+        ctx: Any,
+        q: Tensor,
+        rows: Tensor,
+        index: Tensor,
+        counts: Tensor,
+        sink: Tensor,
+        scale: float,
+        coarse: bool,
+        blocked: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         outputs, masses = torch.empty_like(q), q.new_empty(*q.shape[:2], index.shape[1])
         for band in _bands(q, index):
             keys = _gathered(rows, index[band])
             hidden = torch.arange(index.shape[1]) >= counts[band].unsqueeze(1)
+            if blocked is not None:
+                hidden |= blocked[index[band]]
             logits = torch.bmm(q[band], keys.mT).mul_(scale).masked_fill_(hidden.unsqueeze(1), -torch.inf)
             maximum = logits.amax(-1, keepdim=True).clamp_(min=EMPTY_MAXIMUM)
             weights = logits.sub_(maximum).exp_()
@@ -53,17 +63,25 @@ class _SparseAttention(torch.autograd.Function):
             to_q[band] = torch.bmm(to_logits, keys)
             to_keys = torch.bmm(torch.cat((weights, to_logits), 1).mT, torch.cat((above, q[band]), 1))
             to_rows.index_add_(0, index[band].flatten(), to_keys.flatten(0, 1))
-        return to_q, to_rows, None, None, to_sink, None, None
+        return to_q, to_rows, None, None, to_sink, None, None, None
 
 
 def sparse_attention(
-    q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float, coarse: bool = False
+    q: Tensor,
+    rows: Tensor,
+    index: Tensor,
+    counts: Tensor,
+    sink: Tensor,
+    scale: float,
+    coarse: bool = False,
+    blocked: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs [T, H, d] and, without gradient, the mass [T, H, n] each listed row got; shapes as in the kernels.
 
-    `coarse` rounds the weights to BF16 before they meet the rows, as the engine does.
+    `coarse` rounds the weights to BF16 before they meet the rows, as the engine does.  Rows where `blocked` bool [rows]
+    holds are on lists without being seen.
     """
-    outputs, masses = _SparseAttention.apply(q, rows, index.clamp(min=0), counts, sink, scale, coarse)  # type: ignore[no-untyped-call]
+    outputs, masses = _SparseAttention.apply(q, rows, index.clamp(min=0), counts, sink, scale, coarse, blocked)  # type: ignore[no-untyped-call]
     return outputs, masses
 
 

@@ -6,8 +6,14 @@ the scorer's scores of the same rows,
 
     loss = - sum_j  m_j log softmax(s)_j ,      mean over the queries that selected anything
 
-once for every layer that used the selection.  What is attended to behind a bounded scorer is also asked of the
-candidate source, whose blocks bound it.  The loss reaches the trunk too: latent and query rows learn to be found.
+once for every layer that used the selection.  Behind a bounded scorer the candidate source is asked for the blocks: the
+same loss, with M_b the mass inside block b and the maximum of the source's scores in it, over all visible blocks.  So
+the source ranks rows as its own layer needs them and blocks as the later layers do.  The losses reach the trunk too:
+latent and query rows learn to be found.
+
+Hidden rows.  Some rows are hidden from the attention of layers up to the source, so that the source gives them no score
+and only a bounded scorer finds them.  In other sequences the bounded scorers are confined to the source's selection, so
+that nothing but the hidden rows needs them.
 
 Router.  Ids of the chosen experts, layer after layer.
 """
@@ -16,6 +22,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from training.model.dense import visible_bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,39 +33,82 @@ class Scored:
 
     scores: Tensor
     """FP32 [T, N] with gradient."""
+    allowed: Tensor
+    """bool [T, N]: rows it could select."""
     selected: Tensor
     """int64 [T, topk], -1 tail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a forward's rows lie: R sequences of L tokens, and what they may see."""
+
+    num_sequences: int
+    length: int
+    window: int
 
 
 @dataclass(slots=True)
 class Tape:
     """Notes of one forward; a new forward gets a new tape."""
 
+    block_size: int = 8
+    """Rows of a candidate block."""
+    scoring: bool = True
+    """Whether scorers score; only where every visible row is selected may they be left out."""
+    layout: Layout | None = None
+    """Of the forward, where every visible row is selected; None where scorers choose."""
+    hidden: Tensor | None = None
+    """bool [R, L]: tokens whose compressed rows layers up to the candidate source do not read."""
+    confined: Tensor | None = None
+    """bool [T]: queries whose bounded scorers are given the source's selection."""
+    blocked: Tensor | None = None
+    """bool [plane rows]: `hidden` for the plane that the next attention reads."""
     routes: list[Tensor] = field(default_factory=list)
     """int64 [T, k] of every router, in order of the layers."""
     imitation: list[Tensor] = field(default_factory=list)
     """Scalar losses of the scorers."""
     _scored: dict[int, Scored] = field(default_factory=dict)
     _scorer: int = -1
-    _readers: tuple[int, ...] = ()
+    _bounded_by: int | None = None
+    _reader: int | None = None
+    _source: int | None = None
+    _biases: dict[int, Tensor] = field(default_factory=dict)
 
-    def scores(self, layer_id: int) -> None:
-        """The next selection is this layer's."""
-        self._scorer = layer_id
+    def bias(self, layout: Layout, ratio: int) -> Tensor:
+        """`visible_bias` of a ratio, made once."""
+        if ratio not in self._biases:
+            self._biases[ratio] = visible_bias(layout.length, layout.window, ratio)
+        return self._biases[ratio]
 
-    def reads(self, scorers: tuple[int, ...]) -> None:
-        """The next attention reads the first one's selection; all of them should have wanted what it attends to."""
-        self._readers = scorers
+    def scores(self, layer_id: int, source: int | None) -> None:
+        """The next selection is this layer's, inside the blocks of `source` if there is one."""
+        self._scorer, self._bounded_by = layer_id, source
 
-    def selected(self, scores: Tensor, selected: Tensor) -> None:
-        """A scorer selected, for all rows of the forward at once."""
-        self._scored[self._scorer] = Scored(scores=scores, selected=selected)
+    def reads(self, scorer: int | None, source: int | None) -> None:
+        """The next attention reads a scorer's selection, which lies inside the blocks of `source` if there is one."""
+        self._reader, self._source, self.blocked = scorer, source, None
+
+    def block(self, ratio: int | None) -> None:
+        """The next attention does not read hidden rows of its plane, whose ratio is told; None: it reads all."""
+        if ratio is None or self.hidden is None:
+            return
+        groups = self.hidden[:, : self.hidden.shape[1] // ratio * ratio]
+        self.blocked = groups.unflatten(1, (-1, ratio)).any(2).flatten()
+
+    def selected(self, scores: Tensor, allowed: Tensor, selected: Tensor) -> Tensor:
+        """A scorer selected, for all rows of the forward at once; returns what its layers shall read."""
+        if self._bounded_by is not None and self.confined is not None and self.layout is None:
+            source = self._scored[self._bounded_by].selected
+            selected = torch.where(self.confined.unsqueeze(1), source, selected)
+        self._scored[self._scorer] = Scored(scores=scores, allowed=allowed, selected=selected)
+        return selected
 
     def attended(self, masses: Tensor, counts: Tensor) -> None:
         """A layer attended: masses [T, H, n], of whose counts [T] real entries the last ones are the selection."""
-        if not self._readers:
+        if self._reader is None:
             return
-        selected = self._scored[self._readers[0]].selected
+        selected = self._scored[self._reader].selected
         width = int((selected >= 0).sum(1).max())
         if width == 0:
             return
@@ -64,13 +116,39 @@ class Tape:
         real = rows >= 0
         slots = (counts - real.sum(1)).unsqueeze(1) + torch.arange(width)
         mass = masses.sum(1).gather(1, slots.clamp(max=masses.shape[2] - 1)).masked_fill(~real, 0.0)
-        self.imitation += [imitation(self._scored[scorer].scores, rows, mass) for scorer in self._readers]
+        self._imitate(rows, mass)
+
+    def attended_all(self, mass: Tensor) -> None:
+        """A layer attended to every visible row of its plane: mass [T, n] of all heads."""
+        if self._reader is not None and self.scoring:
+            self._imitate(self._scored[self._reader].selected[:, : mass.shape[1]], mass)
+
+    def _imitate(self, rows: Tensor, mass: Tensor) -> None:
+        assert self._reader is not None
+        self.imitation.append(imitation(self._scored[self._reader].scores, rows, mass))
+        if self._source is not None:
+            found = self._scored[self._source]
+            self.imitation.append(block_imitation(found.scores, found.allowed, rows, mass, self.block_size))
 
 
 def imitation(scores: Tensor, rows: Tensor, mass: Tensor) -> Tensor:
     """Cross entropy of scores [T, N] at rows int64 [T, k] (-1 = none) with what attention gave them, mass [T, k]."""
     real = rows >= 0
-    logits = scores.gather(1, rows.clamp(min=0)).masked_fill(~real, -1e30)
+    return _cross_entropy(scores.gather(1, rows.clamp(min=0)), real, mass)
+
+
+def block_imitation(scores: Tensor, visible: Tensor, rows: Tensor, mass: Tensor, block_size: int) -> Tensor:
+    """The same of the highest visible score of each block, with the mass of the rows inside it."""
+    total = -(-scores.shape[1] // block_size)
+    lacking = total * block_size - scores.shape[1]
+    hidden = pad(scores.masked_fill(~visible, -torch.inf), (0, lacking), value=-torch.inf)
+    best = hidden.unflatten(1, (total, block_size)).amax(2)
+    gathered = torch.zeros_like(best).scatter_add(1, rows.clamp(min=0) // block_size, mass.masked_fill(rows < 0, 0.0))
+    real = best.detach() > -torch.inf
+    return _cross_entropy(best.masked_fill(~real, 0.0), real, gathered)
+
+
+def _cross_entropy(scores: Tensor, real: Tensor, mass: Tensor) -> Tensor:
     target = mass / mass.sum(1, keepdim=True).clamp(min=1e-9)
-    loss = -(target * torch.log_softmax(logits, 1)).sum(1)
+    loss = -(target * torch.log_softmax(scores.masked_fill(~real, -1e30), 1)).sum(1)
     return loss.sum() / real.any(1).sum()

@@ -1,0 +1,85 @@
+"""Rules of the scorers: what they imitate, which rows are hidden, who is confined."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from flash41.config.run import Profile
+from helpers.small_training import PHASES, restless, small_map
+from training.curriculum import widened
+from training.model.build import Sequences, TrainableModel
+from training.model.tape import Tape, block_imitation, imitation
+
+LENGTH = 72
+"""With windows of 16, eight rows of a selection and four blocks of eight, most rows are dropped."""
+
+
+def ids(count: int = 1) -> Tensor:
+    return torch.randint(3, 900, (count, LENGTH), generator=torch.Generator().manual_seed(4))
+
+
+def forward(dense: bool = False, hidden: Tensor | None = None, confined: Tensor | None = None) -> tuple[Tensor, Tape]:
+    masters = restless()
+    masters.config = widened(masters.config, replace(PHASES[0], dense=dense, longest=LENGTH))
+    model = TrainableModel(masters, small_map(), Profile.FP32, dense=dense)
+    sequences = Sequences(ids=ids(), hidden=hidden, confined=confined)
+    view = model.view(sequences)
+    with torch.no_grad():
+        logits = model.forward(sequences, view, torch.arange(LENGTH)).logits
+    return logits, model.tape
+
+
+def test_a_scorer_that_ranks_as_attention_does_has_the_entropy_for_its_loss() -> None:
+    mass = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
+    rows = torch.tensor([[0, 2, 3, -1]])
+    scores = torch.full((1, 5), 9.0)
+    scores[0, [0, 2, 3]] = mass[0, :3].log()
+    entropy = -(mass[0, :3] * mass[0, :3].log()).sum()
+    torch.testing.assert_close(imitation(scores, rows, mass), entropy)
+    assert imitation(scores.flip(1), rows, mass) > entropy
+
+
+def test_blocks_are_ranked_by_their_best_visible_row() -> None:
+    scores = torch.tensor([[0.0, 5.0, 1.0, 9.0, 7.0]])
+    visible = torch.tensor([[True, True, True, True, False]])
+    rows, mass = torch.tensor([[0, 2, -1]]), torch.tensor([[0.25, 0.75, 1.0]])
+    best = torch.tensor([5.0, 9.0])
+    wanted = -(torch.tensor([0.25, 0.75]) * best.log_softmax(0)).sum()
+    torch.testing.assert_close(block_imitation(scores, visible, rows, mass, 2), wanted)
+
+
+def test_hidden_rows_change_what_early_layers_read_and_nothing_before_them() -> None:
+    hidden = torch.zeros(1, LENGTH, dtype=torch.bool)
+    hidden[0, 30] = True
+    for dense in (False, True):
+        plain, _ = forward(dense)
+        marked, tape = forward(dense, hidden)
+        assert tape.blocked is None, "the last layers read everything"
+        # Row 30 of ratio 1 is visible from query 30 on, its pair from query 31 on.
+        assert torch.equal(plain[:30], marked[:30])
+        assert not torch.equal(plain[30:], marked[30:])
+
+
+def test_a_group_with_a_hidden_member_is_hidden() -> None:
+    tape = Tape(hidden=torch.tensor([[False, True, False, False, False], [False] * 4 + [True]]))
+    tape.block(2)
+    assert tape.blocked is not None
+    assert tape.blocked.tolist() == [True, False, False, False]
+    tape.reads(3, 2)
+    assert tape.blocked is None
+    tape.block(1)
+    assert tape.blocked is not None
+    assert tape.blocked.nonzero().flatten().tolist() == [1, 9]
+
+
+def test_confined_queries_read_the_selection_of_the_source() -> None:
+    free, tape = forward()
+    own = tape._scored[3].selected
+    source = tape._scored[2].selected
+    assert not torch.equal(own, source), "the bounded scorer chooses otherwise"
+    confined, tape = forward(confined=torch.tensor([True]))
+    assert torch.equal(tape._scored[3].selected, tape._scored[2].selected)
+    assert not torch.equal(free, confined)
+    loose, _ = forward(confined=torch.tensor([False]))
+    assert torch.equal(free, loose)

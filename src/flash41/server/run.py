@@ -19,8 +19,8 @@ import uvicorn
 
 from flash41.errors import ConfigError, complaint
 from flash41.server.app import Application, create_app
-from flash41.server.connection import Connection
 from flash41.server.engine_client import EngineClient
+from flash41.server.security import LARGEST_HEAD_BYTES
 from flash41.server.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -128,13 +128,14 @@ def config(app: Application) -> uvicorn.Config:
     """How uvicorn is to serve the application: HTTP only, heads bounded, no log and no signals of its own."""
     return uvicorn.Config(
         app,
-        http=Connection,
+        http="h11",
         ws="none",
         proxy_headers=False,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
+        h11_max_incomplete_event_size=LARGEST_HEAD_BYTES,
         timeout_graceful_shutdown=int(CLOSING_SECONDS),
     )
 

@@ -1,4 +1,3 @@
-import contextlib
 import logging
 from pathlib import Path
 
@@ -6,9 +5,8 @@ import pytest
 
 from flash41.chat.conversation import ChatCodec
 from flash41.errors import ConfigError
-from flash41.server.api_errors import ApiError
 from flash41.server.logs import handler
-from flash41.server.security import LARGEST_HEAD_BYTES, Guard, check_head, read_keys
+from flash41.server.security import LARGEST_HEAD_BYTES, Guard, read_keys
 from flash41.server.service import Generation, Job
 from flash41.server.settings import ServerSettings
 from helpers.serving import CHAT, HELLO, Scripted
@@ -27,17 +25,6 @@ def test_names_and_addresses_of_the_server_are_answered(codec: ChatCodec, host: 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:8000", "", "[", "a b"])
 def test_a_name_that_was_rebound_to_this_machine_is_refused(codec: ChatCodec, host: str) -> None:
     assert Scripted(codec).get("/health", host=host).status == 403
-
-
-@pytest.mark.parametrize(
-    ("version", "hosts", "is_fine"),
-    [("1.1", 1, True), ("1.1", 0, False), ("1.1", 2, False), ("1.0", 1, True), ("1.0", 0, True), ("1.0", 2, False)],
-)
-def test_a_head_has_one_host(version: str, hosts: int, is_fine: bool) -> None:
-    """Two would let whoever checks the first and whoever uses the second disagree; HTTP/1.0 knows none."""
-    scope = {"headers": [(b"host", b"localhost")] * hosts, "http_version": version}
-    with contextlib.nullcontext() if is_fine else pytest.raises(ApiError, match="Host headers"):
-        check_head(scope)
 
 
 @pytest.mark.parametrize("path", ["/", "/health", CHAT])

@@ -29,10 +29,10 @@ it, since a machine's speed moves from minute to minute; of these ratios the med
 - `spread` is how much the library's CPU per token differs from its own next turn, by the median: differences that are
   not larger say nothing.
 
-What HTTP itself does in the engine's process is about a hundredth of a step; a larger `http_overhead` says that caches
-and cores are shared with HTTP and the clients, which users see no less.  Where cores are busy otherwise, or where there
-is one, `added_time` also counts what waits for a core.  The exit status is 1 when a text differs, something is
-left, or the server's status is not 0.
+What HTTP itself does in the engine's process is about a hundredth of a step.  A larger `http_overhead` probably comes
+from sharing cores and their caches with HTTP and the clients; users see it no less.  Where cores are busy otherwise, or
+where there is one, `added_time` also counts what waits for a core.  The exit status is 1 when a text differs, something
+is left, or the server's status is not 0.
 """
 
 import argparse

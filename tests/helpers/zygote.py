@@ -44,7 +44,8 @@ def _zygote() -> Path:
             pass_fds=(listener.fileno(), ours_reads),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env={**environment(), "PYTHONWARNINGS": "error"},
+            # OpenBLAS begins its threads when it is imported, and a fork would lose them.
+            env={**environment(), "PYTHONWARNINGS": "error", "OPENBLAS_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C ends it through its pipe
         )
     os.close(ours_reads)

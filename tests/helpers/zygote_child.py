@@ -23,7 +23,7 @@ import torch
 
 from helpers.zygote_client import LENGTH_BYTES
 
-READ_AT_START = ("PYTHON", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "TORCH", "LC_", "LANG", "LD_", "MALLOC_", "TZ")
+READ_AT_START = ("PYTHON", "OMP_", "KMP_", "GOMP_", "MKL_", "TORCH", "LC_", "LANG", "LD_", "MALLOC_", "TZ")
 """How names of variables begin that an interpreter or a library reads once, when it starts."""
 UNDERSTOOD = ("PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONIOENCODING")
 """Those among them that a child obeys."""

@@ -28,7 +28,7 @@ def environment(cache: Path | None = None) -> dict[str, str]:
 def program(
     arguments: Sequence[str | Path], code: str = PROGRAM, python: Sequence[str] = (sys.executable,)
 ) -> subprocess.CompletedProcess[str]:
-    """`flash41 ARGUMENTS` in a process in which warnings are errors; `code` may wrap it, `python` be `forked_python()`."""
+    """`flash41 ARGUMENTS` as a process in which warnings are errors; `code` may wrap it, `python` run it."""
     strict = {**environment(), "PYTHONWARNINGS": "error"}
     command = [*python, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=strict, timeout=120)

@@ -148,6 +148,8 @@ class Library:
     def __init__(self, path: Path, level: Level) -> None:
         self.path = path
         self.level = level
+        self.threads: int | None = None
+        """Threads that compute an operation; None stands for as many as torch uses."""
         try:
             loaded = ctypes.CDLL(str(path))
             self._functions = {name: getattr(loaded, f"flash41_{name}") for name in SIGNATURES}
@@ -165,6 +167,6 @@ class Library:
         return answer
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Runs an operation on as many threads as torch uses; raises KernelError when memory ran out."""
-        if self._functions[name](torch.get_num_threads(), *arguments):
+        """Runs an operation on this library's threads; raises KernelError when memory ran out."""
+        if self._functions[name](self.threads or torch.get_num_threads(), *arguments):
             raise KernelError(complaint(f"working memory of {name}", "none left", "room for one operation"))

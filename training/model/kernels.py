@@ -15,6 +15,7 @@ from flash41.kernels.interface import ExpertBank, ExpertWeights
 from flash41.kernels.reference.index import candidate_blocks, index_scores_bf16_chain, inside_blocks, select_rows
 from flash41.kernels.reference.router import WEIGHT_FLOOR, route
 from flash41.numerics.scaled import Quantized
+from flash41.numerics.stored_rows import AttendedRows, Keys, RowStack, as_keys
 from training.model.mixing import signed_root, sinkhorn
 from training.model.sparse import sparse_attention
 from training.model.straight import bf16, fp4_16, fp4_32, fp8_32
@@ -102,9 +103,11 @@ class TrainingKernels:
         return self.stored(apply(x, self.stored(y), post, comb))
 
     def sparse_attention(
-        self, q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float
+        self, q: Tensor, rows: AttendedRows, index: Tensor, counts: Tensor, sink: Tensor, scale: float
     ) -> Tensor:
         """Gradient into the listed rows; the masses go to the tape."""
+        if isinstance(rows, RowStack):
+            rows, index = rows.gathered(index, counts)
         outputs, masses = sparse_attention(q, rows, index, counts, sink, scale, self._stores_bf16)
         self._tape.attended(masses, counts)
         return self.stored(outputs)
@@ -118,10 +121,10 @@ class TrainingKernels:
         """Softmax over the members of a group, channel by channel."""
         return self.stored((scores.softmax(1) * values).sum(1))
 
-    def index_scores(self, q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+    def index_scores(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
         """Per-head ReLU before the head weight."""
         num_requests, length, num_heads, width = q.shape
-        dots = torch.bmm(q.reshape(num_requests, length * num_heads, width), keys.mT).relu()
+        dots = torch.bmm(q.reshape(num_requests, length * num_heads, width), as_keys(keys).mT).relu()
         return torch.matmul(weights.unsqueeze(2), dots.view(num_requests, length, num_heads, -1)).squeeze(2)
 
     index_scores_bf16_chain = staticmethod(index_scores_bf16_chain)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from flash41.numerics.scaled import Quantized
+from flash41.numerics.stored_rows import AttendedRows, Keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class Kernels(Protocol):
         ...
 
     def sparse_attention(
-        self, q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float
+        self, q: Tensor, rows: AttendedRows, index: Tensor, counts: Tensor, sink: Tensor, scale: float
     ) -> Tensor:
         """[T, H, d]: each query attends to rows[index[t, :counts[t]]]; rows [R, d] are keys and values at once."""
         ...
@@ -108,11 +109,11 @@ class Kernels(Protocol):
         """FP32 [n, d]: per-channel softmax pooling of FP32 [n, ratio, d]."""
         ...
 
-    def index_scores(self, q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+    def index_scores(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
         """FP32 [R, L, N]: sum over heads of weights * relu(q . k); q [R, L, heads, d], keys [R, N, d] of R requests."""
         ...
 
-    def index_scores_bf16_chain(self, q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+    def index_scores_bf16_chain(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
         """`index_scores` in the official demo's BF16 chain; used by profile `demo` only."""
         ...
 

@@ -128,11 +128,12 @@ class Indexer(nn.Module):
         """
         for spans, owner in self._buckets(step):
             # A stale plane has rows of its owner's ratio, of which as many are read as this layer has.
-            keys = step.view.read_index(owner, spans)[:, : max(span.end for span in spans) // self._spec.ratio]
-            if keys.shape[1] == 0:
+            num_keys = max(span.end for span in spans) // self._spec.ratio
+            if num_keys == 0:
                 continue
+            keys = step.view.index_keys(owner, spans, num_keys)
             num_spans, length = len(spans), spans[0].length
-            size = max(1, SCORES_PER_BAND // (num_spans * keys.shape[1]))
+            size = max(1, SCORES_PER_BAND // (num_spans * num_keys))
             if num_spans == len(step.view.spans) and length <= size:
                 every = (num_spans, length)
                 scores = self._scores(q.unflatten(0, every), keys, weights.unflatten(0, every))

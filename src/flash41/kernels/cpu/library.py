@@ -72,12 +72,32 @@ class Experts(ctypes.Structure):
     )
 
 
+class StoredRecord(ctypes.Structure):
+    """Rows of a cache where they lie."""
+
+    _fields_ = (
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("format", c_int64),
+        ("channels", c_int64),
+        ("inner", c_int64),
+        ("outer_bytes", c_int64),
+        ("row_bytes", c_int64),
+        ("scale_outer_bytes", c_int64),
+        ("scale_row_bytes", c_int64),
+        ("run", c_int64),
+        ("run_bytes", c_int64),
+    )
+
+
 class Attention(ctypes.Structure):
     """Queries, the rows they may read, and their lists."""
 
     _fields_ = (
         ("q", c_void_p),
-        ("keys", c_void_p),
+        ("own", StoredRecord),
+        ("plane", StoredRecord),
+        ("num_own", c_int64),
         ("index", c_void_p),
         ("counts", c_void_p),
         ("sink", c_void_p),
@@ -89,6 +109,26 @@ class Attention(ctypes.Structure):
         ("index_stride", c_int64),
         ("dtype", c_int64),
         ("scale", c_float),
+    )
+
+
+class Scores(ctypes.Structure):
+    """Index queries, the keys they are scored against, and where scores go."""
+
+    _fields_ = (
+        ("q", c_void_p),
+        ("weights", c_void_p),
+        ("keys", StoredRecord),
+        ("pages", c_void_p),
+        ("scores", c_void_p),
+        ("requests", c_int64),
+        ("length", c_int64),
+        ("heads", c_int64),
+        ("width", c_int64),
+        ("dtype", c_int64),
+        ("num_pages", c_int64),
+        ("rows_per_page", c_int64),
+        ("num_keys", c_int64),
     )
 
 
@@ -124,7 +164,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "grouped": (c_int, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int),
     "experts": (c_int, c_void_p),
     "attention": (c_int, c_void_p),
-    "index_scores": (c_int, *POINTERS * 4, *COUNTS * 6, c_int),
+    "index_scores": (c_int, c_void_p),
     "select_rows": (c_int, *POINTERS * 2, *COUNTS * 3, c_void_p),
     "candidate_blocks": (c_int, *POINTERS * 2, *COUNTS * 4, c_void_p),
     "route": (c_int, *POINTERS * 2, *COUNTS * 4, c_float, *POINTERS * 2),

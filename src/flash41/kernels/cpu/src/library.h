@@ -9,9 +9,11 @@
 #include "linear.h"
 #include "products.h"
 #include "expert.h"
+#include "stored.h"
+#include "grid.h"
 #include "attention.h"
-#include "index.h"
 #include "rows.h"
+#include "index.h"
 #include "mhc.h"
 #include "stream.h"
 
@@ -62,12 +64,8 @@ FLASH41_EXPORT int flash41_attention(int threads, const flash41::Attention* job)
   return flash41::guarded([&] { flash41::attention(threads, job); });
 }
 
-FLASH41_EXPORT int flash41_index_scores(int threads, const void* q, const void* keys, const float* weights, float* scores,
-                                        int64_t requests, int64_t length, int64_t heads, int64_t width, int64_t num_keys,
-                                        int64_t key_rows, int dtype) {
-  return flash41::guarded([&] {
-    flash41::index_scores(threads, q, keys, weights, scores, requests, length, heads, width, num_keys, key_rows, dtype);
-  });
+FLASH41_EXPORT int flash41_index_scores(int threads, const flash41::Scores* job) {
+  return flash41::guarded([&] { flash41::index_scores(threads, job); });
 }
 
 FLASH41_EXPORT int flash41_select_rows(int threads, const float* scores, const uint8_t* allowed, int64_t rows,

@@ -4,6 +4,7 @@ spec: cache.md section 2, number-formats.md sections 9 and 10.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -167,3 +168,16 @@ def test_only_packed_formats_have_scales() -> None:
         layout = RowBuffer(4, 64, row_format).rows.layout
         assert layout is not None
         assert (layout.scale_row_bytes > 0) == (row_format in PACKED)
+
+
+@pytest.mark.parametrize("row_format", [RowFormat.BF16, RowFormat.FP4_32, RowFormat.FP8_ROW], ids=lambda one: one.value)
+@pytest.mark.parametrize("block_size", [3, 8, 32])
+def test_rows_of_wanted_blocks_have_their_scores(kernels: Kernels, row_format: RowFormat, block_size: int) -> None:
+    _, planes = buffers(row_format, 64)
+    keys = PagedRows(rows=planes[-1].rows, pages=torch.tensor([[0], [0]]), rows_per_page=NUM_ROWS, num_rows=NUM_ROWS)
+    q, weights = fake_fp4_32(normal(2, 3, HEADS, 64, seed=1)), normal(2, 3, HEADS, seed=2, dtype=torch.float32)
+    blocks = torch.randint(-1, -(-NUM_ROWS // block_size), (2, 3, 2), generator=torch.Generator().manual_seed(5))
+    some = replace(keys, blocks=blocks, block_size=block_size)
+    wanted = kernels.inside_blocks(blocks.flatten(0, 1), NUM_ROWS, block_size).view(2, 3, NUM_ROWS)
+    assert 0 < wanted.sum() < wanted.numel()
+    assert torch.equal(kernels.index_scores(q, some, weights)[wanted], kernels.index_scores(q, keys, weights)[wanted])

@@ -110,7 +110,10 @@ class Kernels(Protocol):
         ...
 
     def index_scores(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
-        """FP32 [R, L, N]: sum over heads of weights * relu(q . k); q [R, L, heads, d], keys [R, N, d] of R requests."""
+        """FP32 [R, L, N]: sum over heads of weights * relu(q . k); q [R, L, heads, d], keys [R, N, d] of R requests.
+
+        Where keys name blocks, scores of rows outside of them may be anything.
+        """
         ...
 
     def index_scores_bf16_chain(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:

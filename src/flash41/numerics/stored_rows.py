@@ -116,6 +116,13 @@ class PagedRows:
     """Rows of a page."""
     num_rows: int
     """Rows of every request that are meant; what lies behind a request's own is padding."""
+    blocks: Tensor | None = None
+    """int64 [requests, queries, n]: blocks of `block_size` rows that each query wants scores of, -1 names none.
+
+    Scores of other rows may be anything.  None stands for all rows.
+    """
+    block_size: int = 0
+    """Rows of a block."""
 
     @classmethod
     def of(cls, rows: Tensor) -> "PagedRows":

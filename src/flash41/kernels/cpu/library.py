@@ -112,6 +112,22 @@ class Attention(ctypes.Structure):
     )
 
 
+class FullAttention(ctypes.Structure):
+    """Queries, keys and values of all heads."""
+
+    _fields_ = (
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("out", c_void_p),
+        ("rows", c_int64),
+        ("heads", c_int64),
+        ("width", c_int64),
+        ("dtype", c_int64),
+        ("scale", c_float),
+    )
+
+
 class Scores(ctypes.Structure):
     """Index queries, the keys they are scored against, and where scores go."""
 
@@ -129,6 +145,9 @@ class Scores(ctypes.Structure):
         ("num_pages", c_int64),
         ("rows_per_page", c_int64),
         ("num_keys", c_int64),
+        ("blocks", c_void_p),
+        ("num_blocks", c_int64),
+        ("block_size", c_int64),
     )
 
 
@@ -164,9 +183,11 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "grouped": (c_int, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int),
     "experts": (c_int, c_void_p),
     "attention": (c_int, c_void_p),
+    "full_attention": (c_int, c_void_p),
     "index_scores": (c_int, c_void_p),
     "select_rows": (c_int, *POINTERS * 2, *COUNTS * 3, c_void_p),
     "candidate_blocks": (c_int, *POINTERS * 2, *COUNTS * 4, c_void_p),
+    "inside_blocks": (c_int, c_void_p, *COUNTS * 4, c_void_p),
     "route": (c_int, *POINTERS * 2, *COUNTS * 4, c_float, *POINTERS * 2),
     "rms_norm": (c_int, *POINTERS * 2, c_int, c_double, c_void_p),
     "rotate": (c_int, *POINTERS * 3, c_int, c_void_p, *COUNTS * 4, c_int),

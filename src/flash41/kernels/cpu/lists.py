@@ -13,7 +13,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from flash41.kernels.cpu.library import DTYPES, Attention, Library, Scores, StoredRecord
+from flash41.kernels.cpu.library import DTYPES, Attention, FullAttention, Library, Scores, StoredRecord
 from flash41.kernels.cpu.stored import described
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.numerics.stored_rows import AttendedRows, Keys, PagedRows, RowStack, StoredRows
@@ -64,6 +64,35 @@ class ListOperations:
         self._library.call("attention", ctypes.byref(job))
         return out
 
+    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """See `Kernels.full_attention`."""
+        if q.dtype not in DTYPES or not q.dtype is k.dtype is v.dtype:
+            return self._reference.full_attention(q, k, v, scale)
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        out = torch.empty_like(q)
+        job = FullAttention(
+            q=q.data_ptr(),
+            k=k.data_ptr(),
+            v=v.data_ptr(),
+            out=out.data_ptr(),
+            rows=q.shape[0],
+            heads=q.shape[1],
+            width=q.shape[2],
+            dtype=DTYPES[q.dtype],
+            scale=scale,
+        )
+        self._library.call("full_attention", ctypes.byref(job))
+        return out
+
+    def inside_blocks(self, candidates: Tensor, num_rows: int, block_size: int) -> Tensor:
+        """See `Kernels.inside_blocks`."""
+        candidates = candidates.contiguous()
+        out = torch.zeros(len(candidates), num_rows, dtype=torch.bool)
+        self._library.call(
+            "inside_blocks", candidates.data_ptr(), *candidates.shape, num_rows, block_size, out.data_ptr()
+        )
+        return out
+
     def index_scores(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
         """See `Kernels.index_scores`."""
         paged = keys if isinstance(keys, PagedRows) else PagedRows.of(keys)
@@ -72,7 +101,13 @@ class ListOperations:
             return self._reference.index_scores(q, keys, weights)
         requests, length, heads, width = q.shape
         q, weights, pages = q.contiguous(), weights.contiguous(), paged.pages.contiguous()
-        scores = torch.empty(requests, length, paged.num_rows)
+        blocks = None if paged.blocks is None else paged.blocks.contiguous()
+        # Rows that nobody wants scores of get none.
+        scores = (
+            torch.full((requests, length, paged.num_rows), -torch.inf)
+            if blocks is not None
+            else torch.empty(requests, length, paged.num_rows)
+        )
         job = Scores(
             q=q.data_ptr(),
             weights=weights.data_ptr(),
@@ -87,6 +122,9 @@ class ListOperations:
             num_pages=pages.shape[1],
             rows_per_page=paged.rows_per_page,
             num_keys=paged.num_rows,
+            blocks=None if blocks is None else blocks.data_ptr(),
+            num_blocks=0 if blocks is None else blocks.shape[2],
+            block_size=paged.block_size,
         )
         self._library.call("index_scores", ctypes.byref(job))
         return scores

@@ -104,6 +104,40 @@ inline float exponentials(float* logits, float maximum, int64_t count) {
 
 inline float exponential(float x) { return exponential(all(x))[0]; }
 
+// Logits of a block to what its keys are weighed with, which `coarse` rounds to BF16; maximum and denominator go on.
+// Returns what earlier blocks shrink by.
+inline float weigh(float* logits, int64_t count, float scale, bool coarse, float& maximum_so_far, float& denominator) {
+  for (int64_t j = count; j < padded(count); ++j) logits[j] = -HUGE_VALF;
+  vf most = all(maximum_so_far);
+  for (int64_t j = 0; j < padded(count); j += LANES) {
+    vf scaled = load(logits + j) * scale;
+    store(logits + j, scaled);
+    most = maximum(scaled, most);  // a NaN logit is lost here and shows in its weight
+  }
+  float largest = most[0];
+  for (int lane = 1; lane < LANES; ++lane) largest = most[lane] > largest ? most[lane] : largest;
+  float shrink = exponential(maximum_so_far - largest);
+  denominator = denominator * shrink + exponentials(logits, largest, padded(count));
+  maximum_so_far = largest;
+  for (int64_t j = 0; coarse && j < padded(count); j += LANES) store(logits + j, rounded_bf16(load(logits + j)));
+  return shrink;
+}
+
+// `mix` of whole rows: a column of keys meets all heads while it is in the first-level cache.
+inline void mix_all(const float* weights, const float* shrink, const float* keys, int64_t count, int64_t row, int64_t width,
+                    int64_t heads, float* total) {
+  constexpr int64_t WIDE = 3 * LANES;
+  int64_t k = 0;
+  for (; k + WIDE <= width; k += WIDE) mix_heads<3>(weights, shrink, keys + k, count, row, heads, total + k);
+  for (; k < width; k += LANES) mix_heads<1>(weights, shrink, keys + k, count, row, heads, total + k);
+}
+
+inline void store_quotient(void* out, int64_t dtype, int64_t at, int64_t width, const float* total, float denominator) {
+  int64_t k = 0;
+  for (; k + LANES <= width; k += LANES) store_values(out, dtype, at + k, load(total + k) / denominator);
+  for (; k < width; ++k) store_value(out, dtype, at + k, total[k] / denominator);
+}
+
 class AttentionItem {
  public:
   AttentionItem(const Attention& job, int64_t token, int64_t first_head, int64_t heads)
@@ -156,38 +190,15 @@ class AttentionItem {
       }
       near_dots(q_, heads_, keys_ + near * row_, some, row_, width_, logits_ + near, KEYS);
     }
-    for (int64_t h = 0; h < heads_; ++h) weigh(h, count);
-    constexpr int64_t WIDE = 3 * LANES;
-    int64_t k = 0;  // a column of keys meets all heads while it is in the first-level cache
-    for (; k + WIDE <= width_; k += WIDE) mix_heads<3>(logits_, shrink_, keys_ + k, count, row_, heads_, total_ + k);
-    for (; k < width_; k += LANES) mix_heads<1>(logits_, shrink_, keys_ + k, count, row_, heads_, total_ + k);
-  }
-
-  // Logits of a head to what its keys are weighed with.
-  void weigh(int64_t h, int64_t count) {
-    float* logits = logits_ + h * KEYS;
-    for (int64_t j = count; j < padded(count); ++j) logits[j] = -HUGE_VALF;
-    vf most = all(maximum_[h]);
-    for (int64_t j = 0; j < padded(count); j += LANES) {
-      vf scaled = load(logits + j) * job_.scale;
-      store(logits + j, scaled);
-      most = maximum(scaled, most);  // a NaN logit is lost here and shows in its weight
-    }
-    float largest = most[0];
-    for (int lane = 1; lane < LANES; ++lane) largest = most[lane] > largest ? most[lane] : largest;
-    shrink_[h] = exponential(maximum_[h] - largest);
-    denominator_[h] = denominator_[h] * shrink_[h] + exponentials(logits, largest, padded(count));
-    maximum_[h] = largest;
-    if (job_.dtype == BF16)
-      for (int64_t j = 0; j < padded(count); j += LANES) store(logits + j, rounded_bf16(load(logits + j)));
+    for (int64_t h = 0; h < heads_; ++h)
+      shrink_[h] = weigh(logits_ + h * KEYS, count, job_.scale, job_.dtype == BF16, maximum_[h], denominator_[h]);
+    mix_all(logits_, shrink_, keys_, count, row_, width_, heads_, total_);
   }
 
   void finish(int64_t h) {
     float denominator = denominator_[h] + exponential(job_.sink[first_ + h] - maximum_[h]);
-    int64_t at = (token_ * job_.heads + first_ + h) * job_.width, k = 0;
-    for (; k + LANES <= job_.width; k += LANES)
-      store_values(job_.out, job_.dtype, at + k, load(total_ + h * row_ + k) / denominator);
-    for (; k < job_.width; ++k) store_value(job_.out, job_.dtype, at + k, total_[h * row_ + k] / denominator);
+    store_quotient(job_.out, job_.dtype, (token_ * job_.heads + first_ + h) * job_.width, job_.width, total_ + h * row_,
+                   denominator);
   }
 
   const Attention& job_;

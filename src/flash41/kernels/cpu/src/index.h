@@ -13,6 +13,8 @@ struct Scores {
   float* scores;             // [requests, length, num_keys]
   int64_t requests, length, heads, width, dtype;
   int64_t num_pages, rows_per_page, num_keys;
+  const int64_t* blocks;     // [requests, length, num_blocks]: blocks of rows a query wants scores of, or null for all
+  int64_t num_blocks, block_size;
 };
 
 constexpr int64_t PIECE = 64;        // keys of an item
@@ -32,9 +34,12 @@ class Queries {
     codes_ = cutter.cut<int8_t>(rows * job.heads * groups_ * GROUP);
     units_ = cutter.cut<float>(rows * job.heads * groups_);
     offsets_ = cutter.cut<int32_t>(rows * job.heads * groups_);
+    octets_ = job.blocks == nullptr ? 0 : (job.num_keys + GRID_KEYS - 1) / GRID_KEYS;
+    wanted_ = cutter.cut<uint8_t>(rows * octets_);
   }
 
   void prepare(int64_t row) {
+    want(row);
     static thread_local Scratch memory;
     float* values = reinterpret_cast<float*>(memory.take(static_cast<size_t>(padded(job_.width)) * sizeof(float)));
     grid_[row] = groups_ > 0;
@@ -51,15 +56,30 @@ class Queries {
 
   bool on_grid(int64_t row) const { return grid_[row]; }
 
+  // Whether a query wants scores of any of the GRID_KEYS rows from `key` on.
+  bool wants(int64_t row, int64_t key) const { return octets_ == 0 || wanted_[row * octets_ + key / GRID_KEYS]; }
+
   GridQuery query(int64_t row) const {
     int64_t h = row * job_.heads;
     return {codes_ + h * job_.width, units_ + h * groups_, offsets_ + h * groups_};
   }
 
  private:
+  void want(int64_t row) {
+    if (octets_ == 0) return;
+    std::memset(wanted_ + row * octets_, 0, static_cast<size_t>(octets_));
+    for (int64_t i = 0; i < job_.num_blocks; ++i) {
+      int64_t from = job_.blocks[row * job_.num_blocks + i] * job_.block_size;
+      if (from < 0) continue;
+      int64_t last = std::min(job_.num_keys, from + job_.block_size) - 1;
+      for (int64_t octet = from / GRID_KEYS; octet <= last / GRID_KEYS && from <= last; ++octet)
+        wanted_[row * octets_ + octet] = 1;
+    }
+  }
+
   const Scores& job_;
-  int64_t groups_;
-  uint8_t* grid_ = nullptr;
+  int64_t groups_, octets_ = 0;
+  uint8_t *grid_ = nullptr, *wanted_ = nullptr;
   int8_t* codes_ = nullptr;
   float* units_ = nullptr;
   int32_t* offsets_ = nullptr;
@@ -103,11 +123,18 @@ class ScoreItem {
   }
 
   void read_keys() {
-    for (int64_t first = 0; first < PIECE; first += GRID_KEYS) {
+    for (int64_t first = 0; first < count_; first += GRID_KEYS) {
+      if (!wanted(first)) continue;
       for (int64_t j = first; j < first + GRID_KEYS; ++j) read_key(j, rows_ + (j - first) * groups_ * GROUP);
       for (int64_t g = 0; g < groups_; ++g)
         interleave(rows_ + g * GROUP, groups_ * GROUP, words_ + (first / GRID_KEYS * groups_ + g) * GRID_BYTES);
     }
+  }
+
+  bool wanted(int64_t first) const {
+    for (int64_t l = 0; l < job_.length; ++l)
+      if (queries_.wants(request_ * job_.length + l, from_ + first)) return true;
+    return false;
   }
 
   void read_key(int64_t j, int8_t* codes) {
@@ -133,10 +160,12 @@ class ScoreItem {
     if (queries_.on_grid(row)) {
       std::memset(dots_, 0, static_cast<size_t>(job_.heads * PIECE) * sizeof(float));
       GridQuery query = queries_.query(row);
-      for (int64_t first = 0; first < count_; first += GRID_KEYS)
+      for (int64_t first = 0; first < count_; first += GRID_KEYS) {
+        if (!queries_.wants(row, from_ + first)) continue;
         for (int64_t g = 0; g < groups_; ++g)
           grid_dots(words_ + (first / GRID_KEYS * groups_ + g) * GRID_BYTES, units_ + first * groups_ + g * GRID_KEYS, query,
                     job_.heads, job_.width, g, dots_ + first, PIECE);
+      }
       if (any_apart_) {
         floating(row, other_);
         for (int64_t h = 0; h < job_.heads; ++h)
@@ -152,7 +181,8 @@ class ScoreItem {
 
   // Dots of values that are no small integers, in FP32: lanes in order, then added.
   void floating(int64_t row, float* out) {
-    for (int64_t j = 0; j < count_ && packed_; ++j) read_row(job_.keys, number(j), values_ + j * wide_);
+    bool unread = packed_ || job_.blocks != nullptr;
+    for (int64_t j = 0; j < count_ && unread; ++j) read_row(job_.keys, number(j), values_ + j * wide_);
     for (int64_t h = 0; h < job_.heads; ++h)
       widen(job_.q, job_.dtype, (row * job_.heads + h) * job_.width, job_.width, query_ + h * wide_);
     for (int64_t near = 0; near < count_; near += NEAR_KEYS)
@@ -165,6 +195,7 @@ class ScoreItem {
     const float* weights = job_.weights + row * job_.heads;
     float* scores = job_.scores + row * job_.num_keys + from_;
     for (int64_t j = 0; j < count_; j += HALF) {
+      if (!queries_.wants(row, from_ + j)) continue;
       half_double total = {};
       for (int64_t h = 0; h < job_.heads; ++h) {
         half_float dot;
@@ -229,15 +260,40 @@ inline uint64_t entry(uint32_t order, int64_t number) {
   return static_cast<uint64_t>(order) << 32 | static_cast<uint64_t>(number);
 }
 
+// Ranks are counted by their upper bits first, so that only the bucket the last chosen one falls into is ordered.
+constexpr int RANK_BITS = 11;
+
 inline void select_rows(int threads, const float* scores, const uint8_t* allowed, int64_t rows, int64_t width,
                         int64_t count, int64_t* out) {
   parallel(helpers(threads, rows * width * 8), rows, [&](int64_t row) {
     static thread_local Scratch memory;
-    uint64_t* entries = reinterpret_cast<uint64_t*>(memory.take(static_cast<size_t>(width + 1) * sizeof(uint64_t)));
-    int64_t found = 0;
-    for (int64_t j = 0; j < width; ++j)
-      if (allowed[row * width + j]) entries[found++] = entry(rank(scores[row * width + j]), j);
+    Cutter cutter(memory.take(static_cast<size_t>(width) * 12 + 256));
+    uint64_t* entries = cutter.cut<uint64_t>(width);
+    uint32_t* ranks = cutter.cut<uint32_t>(width);
+    int64_t buckets[1 << RANK_BITS] = {}, total = 0, found = 0;
+    for (int64_t j = 0; j < width; ++j) {
+      ranks[j] = rank(scores[row * width + j]);
+      buckets[ranks[j] >> (32 - RANK_BITS)] += allowed[row * width + j];
+    }
+    uint32_t last = 0;
+    while (last + 1 < (1u << RANK_BITS) && (total += buckets[last]) < count) ++last;
+    for (int64_t j = 0; j < width; ++j) {
+      entries[found] = entry(ranks[j], j);
+      found += allowed[row * width + j] && ranks[j] >> (32 - RANK_BITS) <= last;
+    }
     best(entries, found, count, out + row * count);
+  });
+}
+
+// Which of num_rows rows lie in the candidate blocks of each row; -1 names none.  `out` is all zeros.
+inline void inside_blocks(int threads, const int64_t* candidates, int64_t rows, int64_t count, int64_t num_rows,
+                          int64_t block_size, uint8_t* out) {
+  parallel(helpers(threads, rows * count * block_size), rows, [&](int64_t row) {
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t from = candidates[row * count + i] * block_size;
+      if (from < 0 || from >= num_rows) continue;
+      std::memset(out + row * num_rows + from, 1, static_cast<size_t>(std::min(block_size, num_rows - from)));
+    }
   });
 }
 

@@ -12,6 +12,7 @@
 #include "stored.h"
 #include "grid.h"
 #include "attention.h"
+#include "full_attention.h"
 #include "rows.h"
 #include "index.h"
 #include "mhc.h"
@@ -64,6 +65,10 @@ FLASH41_EXPORT int flash41_attention(int threads, const flash41::Attention* job)
   return flash41::guarded([&] { flash41::attention(threads, job); });
 }
 
+FLASH41_EXPORT int flash41_full_attention(int threads, const flash41::FullAttention* job) {
+  return flash41::guarded([&] { flash41::full_attention(threads, job); });
+}
+
 FLASH41_EXPORT int flash41_index_scores(int threads, const flash41::Scores* job) {
   return flash41::guarded([&] { flash41::index_scores(threads, job); });
 }
@@ -77,6 +82,12 @@ FLASH41_EXPORT int flash41_candidate_blocks(int threads, const float* scores, co
                                             int64_t width, int64_t count, int64_t block_size, int64_t* out) {
   return flash41::guarded(
       [&] { flash41::candidate_blocks(threads, scores, visible, rows, width, count, block_size, out); });
+}
+
+FLASH41_EXPORT int flash41_inside_blocks(int threads, const int64_t* candidates, int64_t rows, int64_t count,
+                                         int64_t num_rows, int64_t block_size, uint8_t* out) {
+  return flash41::guarded(
+      [&] { flash41::inside_blocks(threads, candidates, rows, count, num_rows, block_size, out); });
 }
 
 FLASH41_EXPORT int flash41_route(int threads, const float* logits, const float* bias, int64_t bias_stride, int64_t rows,

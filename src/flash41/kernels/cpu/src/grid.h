@@ -16,12 +16,7 @@ constexpr int64_t CHUNKS = GROUP / CHUNK;
 constexpr int64_t GRID_BYTES = GROUP * GRID_KEYS;  // of a group of channels of GRID_KEYS keys
 constexpr int KEY_OFFSET = 16;          // makes a key's integers positive
 
-#if defined(__AVX512BW__)
-inline void narrow(const vi (&n)[STEPS], int8_t* out) {
-  for (int i = 0; i < STEPS; ++i)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + LANES * i), _mm512_cvtepi32_epi8((__m512i)n[i]));
-}
-#elif defined(__AVX2__)
+#if defined(__AVX2__) && FLASH41_LANES == 8
 inline void narrow(const vi (&n)[STEPS], int8_t* out) {
   __m256i low = _mm256_packs_epi32((__m256i)n[0], (__m256i)n[1]), high = _mm256_packs_epi32((__m256i)n[2], (__m256i)n[3]);
   __m256i mixed = _mm256_packs_epi16(low, high);
@@ -30,8 +25,11 @@ inline void narrow(const vi (&n)[STEPS], int8_t* out) {
 }
 #else
 inline void narrow(const vi (&n)[STEPS], int8_t* out) {
-  for (int i = 0; i < STEPS; ++i)
-    for (int lane = 0; lane < LANES; ++lane) out[LANES * i + lane] = static_cast<int8_t>(n[i][lane]);
+  typedef int8_t bytes __attribute__((vector_size(FLASH41_LANES)));
+  for (int i = 0; i < STEPS; ++i) {
+    bytes part = __builtin_convertvector(n[i], bytes);
+    std::memcpy(out + LANES * i, &part, sizeof part);
+  }
 }
 #endif
 

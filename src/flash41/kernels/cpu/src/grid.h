@@ -11,8 +11,8 @@
 namespace flash41 {
 
 constexpr int64_t GRID_KEYS = 8;        // keys whose dots are made together
-constexpr int64_t CHUNK = 4;            // channels of a key that lie together: one 32-bit word
-constexpr int64_t CHUNKS = GROUP / CHUNK;
+constexpr int64_t KEY_WORD = 4;            // channels of a key that lie together: one 32-bit word
+constexpr int64_t KEY_WORDS = GROUP / KEY_WORD;
 constexpr int64_t GRID_BYTES = GROUP * GRID_KEYS;  // of a group of channels of GRID_KEYS keys
 constexpr int KEY_OFFSET = 16;          // makes a key's integers positive
 
@@ -110,10 +110,10 @@ inline void interleave(const int8_t* rows, int64_t stride, uint8_t* out) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 32 * (c + 4)), _mm256_permute2x128_si256(r[c], r[c + 4], 0x31));
   }
 #else
-  for (int64_t chunk = 0; chunk < CHUNKS; ++chunk)
+  for (int64_t chunk = 0; chunk < KEY_WORDS; ++chunk)
     for (int64_t key = 0; key < GRID_KEYS; ++key)
-      for (int64_t c = 0; c < CHUNK; ++c)
-        *out++ = static_cast<uint8_t>(rows[key * stride + chunk * CHUNK + c] + KEY_OFFSET);
+      for (int64_t c = 0; c < KEY_WORD; ++c)
+        *out++ = static_cast<uint8_t>(rows[key * stride + chunk * KEY_WORD + c] + KEY_OFFSET);
 #endif
 }
 
@@ -127,7 +127,7 @@ struct GridQuery {
 #if defined(__AVX2__)
 inline __m256i word(const int8_t* codes, int chunk) {
   int32_t bits;
-  std::memcpy(&bits, codes + CHUNK * chunk, sizeof bits);
+  std::memcpy(&bits, codes + KEY_WORD * chunk, sizeof bits);
   return _mm256_set1_epi32(bits);
 }
 #endif
@@ -137,15 +137,15 @@ inline void grid_dots(const uint8_t* keys, const float* key_units, const GridQue
                       int64_t g, float* dots, int64_t stride) {
   int64_t groups = width / GROUP;
 #if defined(__AVX2__)
-  __m256i k[CHUNKS];
-  for (int c = 0; c < CHUNKS; ++c) k[c] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + 32 * c));
+  __m256i k[KEY_WORDS];
+  for (int c = 0; c < KEY_WORDS; ++c) k[c] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + 32 * c));
   const __m256i ones = _mm256_set1_epi16(1);
   const __m256 units = _mm256_loadu_ps(key_units);
   for (int64_t h = 0; h < heads; ++h) {
     const int8_t* codes = query.codes + h * width + g * GROUP;
     __m256i even = _mm256_maddubs_epi16(k[0], word(codes, 0));
     __m256i odd = _mm256_maddubs_epi16(k[1], word(codes, 1));
-    for (int c = 2; c < CHUNKS; c += 2) {
+    for (int c = 2; c < KEY_WORDS; c += 2) {
       even = _mm256_add_epi16(even, _mm256_maddubs_epi16(k[c], word(codes, c)));
       odd = _mm256_add_epi16(odd, _mm256_maddubs_epi16(k[c + 1], word(codes, c + 1)));
     }
@@ -159,10 +159,10 @@ inline void grid_dots(const uint8_t* keys, const float* key_units, const GridQue
   for (int64_t h = 0; h < heads; ++h) {
     const int8_t* codes = query.codes + h * width + g * GROUP;
     int32_t sums[GRID_KEYS] = {};
-    for (int64_t chunk = 0; chunk < CHUNKS; ++chunk)
+    for (int64_t chunk = 0; chunk < KEY_WORDS; ++chunk)
       for (int64_t key = 0; key < GRID_KEYS; ++key)
-        for (int64_t c = 0; c < CHUNK; ++c)
-          sums[key] += keys[(chunk * GRID_KEYS + key) * CHUNK + c] * codes[chunk * CHUNK + c];
+        for (int64_t c = 0; c < KEY_WORD; ++c)
+          sums[key] += keys[(chunk * GRID_KEYS + key) * KEY_WORD + c] * codes[chunk * KEY_WORD + c];
     for (int64_t key = 0; key < GRID_KEYS; ++key) {
       float part = static_cast<float>(sums[key] - query.offsets[h * groups + g]) * key_units[key];
       dots[h * stride + key] += part * query.units[h * groups + g];

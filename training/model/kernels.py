@@ -14,7 +14,7 @@ from torch.nn import functional
 from flash41.kernels.interface import ExpertBank, ExpertWeights
 from flash41.kernels.reference.index import candidate_blocks, index_scores_bf16_chain, inside_blocks, select_rows
 from flash41.kernels.reference.router import WEIGHT_FLOOR, route
-from flash41.numerics.scaled import Quantized
+from flash41.numerics.scaled import Quantized, quantize_fp4_16, quantize_fp4_32, quantize_fp8_32
 from flash41.numerics.stored_rows import AttendedRows, Keys, RowStack, as_keys
 from training.model.mixing import signed_root, sinkhorn
 from training.model.sparse import sparse_attention
@@ -61,6 +61,10 @@ class TrainingKernels:
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Over the root of the mean square."""
         return self.stored(functional.rms_norm(x, (x.shape[-1],), weight, eps))
+
+    quantize_fp8_32 = staticmethod(quantize_fp8_32)
+    quantize_fp4_32 = staticmethod(quantize_fp4_32)
+    quantize_fp4_16 = staticmethod(quantize_fp4_16)
 
     def fake_fp8_32(self, x: Tensor) -> Tensor:
         """Straight through."""

@@ -65,6 +65,18 @@ class Kernels(Protocol):
         """X [..., d] over the root of its mean square, times weight [d]."""
         ...
 
+    def quantize_fp8_32(self, x: Tensor) -> Quantized:
+        """X [..., K] as FP8 codes with a power-of-two scale per 32 channels."""
+        ...
+
+    def quantize_fp4_32(self, x: Tensor) -> Quantized:
+        """X [..., K] as FP4 codes with a power-of-two scale per 32 channels."""
+        ...
+
+    def quantize_fp4_16(self, x: Tensor) -> Quantized:
+        """X [..., K] as FP4 codes with an E4M3 scale per 16 channels."""
+        ...
+
     def fake_fp8_32(self, x: Tensor) -> Tensor:
         """What x [..., K] reads after storage in FP8 with a scale per 32 channels, in x's dtype."""
         ...

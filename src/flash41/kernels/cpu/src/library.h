@@ -117,6 +117,11 @@ FLASH41_EXPORT int flash41_fake_quantize(int threads, const flash41::Rows* x, in
   return flash41::guarded([&] { flash41::fake_quantize(threads, x, kind, out); });
 }
 
+FLASH41_EXPORT int flash41_quantize(int threads, const flash41::Rows* x, int kind, uint8_t* codes, uint8_t* scales,
+                                    int32_t* odd) {
+  return flash41::guarded([&] { flash41::quantize(threads, x, kind, codes, scales, odd); });
+}
+
 FLASH41_EXPORT int flash41_engram_gate(int threads, const void* x, const void* key, const void* q_weight,
                                        const void* k_weight, int dtype, int q_dtype, int k_dtype, double eps,
                                        int64_t rows, int64_t streams, int64_t width, float* gate) {

@@ -84,13 +84,16 @@ class EngineOptions:
         sizes = {"memory_bytes": changed.memory_bytes, "weights_memory_bytes": changed.weights_memory_bytes}
         return values | sizes
 
-    def open(self, model: Path | None, **changes: Any) -> Any:
-        """The `LLM` of these options, opened; a terminal shows how far its weights are read.  Raises what it raises."""
+    def open(self, model: Path | None, change: Any = None, **changes: Any) -> Any:
+        """The `LLM` of these options, opened, with a `ModelChange` if one is given.  Raises what it raises.
+
+        A terminal shows how far its weights are read.
+        """
         from flash41.cli.loading import loading_bar
         from flash41.engine.llm import LLM
 
         with loading_bar() as loading:
-            return LLM(model, **loading, **self.keywords(**changes))
+            return LLM(model, **loading, change=change, **self.keywords(**changes))
 
 
 FIELDS = tuple(field.name for field in fields(EngineOptions))

@@ -17,6 +17,7 @@ import typer
 from flash41.cli.anatomy import anatomy
 from flash41.cli.batch import batch
 from flash41.cli.bench import bench
+from flash41.cli.canary import canary
 from flash41.cli.chat import chat
 from flash41.cli.common import print_error
 from flash41.cli.compare import compare
@@ -112,6 +113,7 @@ def build_app() -> typer.Typer:
     app.command("serve", short_help="Answer over HTTP.")(serve)
     app.command("batch", short_help="Answer a file of calls.")(batch)
     app.command("bench", short_help="Measure speed on this machine.")(bench)
+    app.command("canary", short_help="Score a model on held-out conversations.")(canary)
     app.command("inspect", short_help="Show a model's layers and sizes.")(inspect)
     app.command("anatomy", short_help="Draw a model on one page for a browser.")(anatomy)
     app.command("plan", short_help="Tell what fits a machine, and how fast.")(plan)

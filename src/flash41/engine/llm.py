@@ -32,7 +32,7 @@ from flash41.config.names import named_wish
 from flash41.config.run import DEFAULT_IMAGE_INTERVAL, RunWish
 from flash41.engine.answers import Answer, Completion, StreamEvent
 from flash41.engine.llm_images import Pictured, pictures_of_prompt, raw_pictures
-from flash41.engine.load import load_model
+from flash41.engine.load import ModelChange, load_model
 from flash41.engine.prompt_images import image_sizes, placed
 from flash41.engine.prompts import Prompt, as_images, as_params, as_prompts, check_ids, plain
 from flash41.engine.request import Constraint, FinishReason, Request, SamplingParams, StopWatcher
@@ -56,14 +56,16 @@ Progress = Callable[[int, int], None]
 class LLM:
     """A checkpoint, opened and ready.  Raises ConfigError or CheckpointError before any weight is read.
 
-    `loading` is told how far the weights are that are read into memory.  One thread uses it at a time.  Streams may be
-    open side by side, and `generate` may run between their events.
+    `loading` is told how far the weights are that are read into memory; `change` makes another model of it, for
+    experiments.  One thread uses it at a time.  Streams may be open side by side, and `generate` may run between their
+    events.
     """
 
     def __init__(
         self,
         model: str | Path | None = None,
         loading: Progress | None = None,
+        change: ModelChange | None = None,
         *,
         profile: str = "vendor",
         kv_cache_dtype: str | None = None,
@@ -125,6 +127,7 @@ class LLM:
             images=images,
             residence=self.plan.residence,
             progress=loading,
+            change=change,
         )
         if threads is None and config.hidden_size < THREADED_HIDDEN_SIZE:
             threads = 1

@@ -7,6 +7,7 @@ against the configured number of classes.
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -135,6 +136,18 @@ class LoadedModel:
         return Runner(self.backbone, store, self.tables, self.token_map, self.dtype, guard, images, drafter, ahead)
 
 
+class ModelChange(Protocol):
+    """A mechanism left out or replaced: other kernels, other modules, or both."""
+
+    def on(self, kernels: Kernels) -> Kernels:
+        """The kernels to compute with in the place of these."""
+        ...
+
+    def alter(self, model: LoadedModel, /) -> None:
+        """Changes modules of a model that nothing was computed with yet."""
+        ...
+
+
 def load_model(
     directory: Path,
     profile: Profile,
@@ -144,12 +157,14 @@ def load_model(
     images: bool = False,
     residence: Residence | None = None,
     progress: Progress | None = None,
+    change: ModelChange | None = None,
 ) -> LoadedModel:
     """Opens the text model of a directory; `drafts` also loads its draft stages, in a second pass, `images` the tower.
 
-    `residence` says what of it is read into memory; without one everything is mapped and nobody counts.  Raises
-    ConfigError or CheckpointError with every fault found.
+    `residence` says what of it is read into memory; without one everything is mapped and nobody counts.  `change` is
+    made last.  Raises ConfigError or CheckpointError with every fault found.
     """
+    kernels = kernels if change is None else change.on(kernels)
     scopes = {Scope.BACKBONE, Scope.DRAFT} if drafts else {Scope.BACKBONE}
     scopes |= {Scope.VISION} if images else set()
     checkpoint = open_checkpoint(directory, scopes)
@@ -163,7 +178,7 @@ def load_model(
         tables[table_hash.layer_id] = (table_hash, EngramTable(weight, scale))
     backbone = build_backbone(checkpoint, profile, pool, kernels)
     has_stages = drafts and config.dspark.num_stages > 0
-    return LoadedModel(
+    model = LoadedModel(
         directory=directory,
         config=config,
         checkpoint=checkpoint,
@@ -176,3 +191,6 @@ def load_model(
         drafter=build_drafter(checkpoint, backbone, profile, pool, kernels) if has_stages else None,
         encoder=build_image_encoder(checkpoint, profile, kernels) if images else None,
     )
+    if change is not None:
+        change.alter(model)
+    return model

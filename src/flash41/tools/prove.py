@@ -79,10 +79,7 @@ def prove(wish: ProveWish, progress: Progress | None = None) -> list[Proof]:
 
     def traced(control: Control | None, chunks: Sequence[int] | None = None) -> Mapping[str, Array]:
         kernels = select_kernels(wish.backend)
-        broken = kernels if control is None else control.on(kernels)
-        model = load_model(directory, run.profile, run.pool, broken)
-        if control is not None:
-            control.alter(model)
+        model = load_model(directory, run.profile, run.pool, kernels, change=control)
         arrays = trace(model, ids, chunks, points=("[!d]*",))  # nothing of drafts, whose stages are not loaded
         return {name.removeprefix(PREFIX): array for name, array in arrays.items()}
 

@@ -20,6 +20,7 @@ LEFT_OUT = {
     "chat": {"--max-num-seqs"},
     "serve": set[str](),
     "batch": set[str](),
+    "canary": set[str](),
     "bench": {"--max-model-len", "--max-num-seqs", "--memory"},
 }
 

@@ -119,6 +119,11 @@ def test_a_request_resumes_at_every_position(model: LoadedModel, reference: Tens
     assert differing == []
 
 
+def test_a_trace_has_the_logits_of_a_forward_that_scores_only_candidates(model: LoadedModel, reference: Tensor) -> None:
+    # Traced, a bounded scorer scores every row; untraced, a compiled backend leaves out what no selection looks at.
+    assert np.array_equal(trace(model, tokens(LENGTH))["logits"], reference.numpy())
+
+
 def test_the_next_logits_are_those_of_a_longer_prompt(model: LoadedModel, reference: Tensor) -> None:
     # Causality: what comes after a row does not reach it.
     for length in (1, 2, 9, 17):

@@ -19,7 +19,10 @@ KERNELS = [
     "lm_head",
     "experts",
     "sparse_attention",
+    "sparse_attention_fp4",
     "index_scores",
+    "index_scores_fp4",
+    "index_scores_fp8",
     "select_rows",
 ]
 

@@ -9,9 +9,12 @@
 #include "linear.h"
 #include "products.h"
 #include "expert.h"
+#include "stored.h"
+#include "grid.h"
 #include "attention.h"
-#include "index.h"
+#include "full_attention.h"
 #include "rows.h"
+#include "index.h"
 #include "mhc.h"
 #include "stream.h"
 
@@ -62,12 +65,12 @@ FLASH41_EXPORT int flash41_attention(int threads, const flash41::Attention* job)
   return flash41::guarded([&] { flash41::attention(threads, job); });
 }
 
-FLASH41_EXPORT int flash41_index_scores(int threads, const void* q, const void* keys, const float* weights, float* scores,
-                                        int64_t requests, int64_t length, int64_t heads, int64_t width, int64_t num_keys,
-                                        int64_t key_rows, int dtype) {
-  return flash41::guarded([&] {
-    flash41::index_scores(threads, q, keys, weights, scores, requests, length, heads, width, num_keys, key_rows, dtype);
-  });
+FLASH41_EXPORT int flash41_full_attention(int threads, const flash41::FullAttention* job) {
+  return flash41::guarded([&] { flash41::full_attention(threads, job); });
+}
+
+FLASH41_EXPORT int flash41_index_scores(int threads, const flash41::Scores* job) {
+  return flash41::guarded([&] { flash41::index_scores(threads, job); });
 }
 
 FLASH41_EXPORT int flash41_select_rows(int threads, const float* scores, const uint8_t* allowed, int64_t rows,
@@ -79,6 +82,12 @@ FLASH41_EXPORT int flash41_candidate_blocks(int threads, const float* scores, co
                                             int64_t width, int64_t count, int64_t block_size, int64_t* out) {
   return flash41::guarded(
       [&] { flash41::candidate_blocks(threads, scores, visible, rows, width, count, block_size, out); });
+}
+
+FLASH41_EXPORT int flash41_inside_blocks(int threads, const int64_t* candidates, int64_t rows, int64_t count,
+                                         int64_t num_rows, int64_t block_size, uint8_t* out) {
+  return flash41::guarded(
+      [&] { flash41::inside_blocks(threads, candidates, rows, count, num_rows, block_size, out); });
 }
 
 FLASH41_EXPORT int flash41_route(int threads, const float* logits, const float* bias, int64_t bias_stride, int64_t rows,
@@ -106,6 +115,11 @@ FLASH41_EXPORT int flash41_pool_group(int threads, const float* values, const fl
 
 FLASH41_EXPORT int flash41_fake_quantize(int threads, const flash41::Rows* x, int kind, void* out) {
   return flash41::guarded([&] { flash41::fake_quantize(threads, x, kind, out); });
+}
+
+FLASH41_EXPORT int flash41_quantize(int threads, const flash41::Rows* x, int kind, uint8_t* codes, uint8_t* scales,
+                                    int32_t* odd) {
+  return flash41::guarded([&] { flash41::quantize(threads, x, kind, codes, scales, odd); });
 }
 
 FLASH41_EXPORT int flash41_engram_gate(int threads, const void* x, const void* key, const void* q_weight,

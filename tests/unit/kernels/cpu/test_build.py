@@ -136,7 +136,7 @@ def test_building_is_announced(tmp_path: Path, compiler: Path, caplog: pytest.Lo
     assert "building the portable library" in message
 
 
-@pytest.mark.parametrize("level", [Level.AVX512])
+@pytest.mark.parametrize("level", [Level.AVX512BF16, Level.AMX])
 def test_units_of_levels_that_this_machine_may_lack_compile(level: Level, tmp_path: Path) -> None:
     if os.uname().machine != "x86_64":
         pytest.skip("levels of x86-64")
@@ -146,6 +146,6 @@ def test_units_of_levels_that_this_machine_may_lack_compile(level: Level, tmp_pa
         pytest.skip(str(error))
     for name, text in sources().items():
         (tmp_path / name).write_bytes(text)
-    command = [found.path, *FLAGS, *level.compiler_flags, "-fsyntax-only", f"level_{level.value}.cpp"]
+    command = [found.path, *FLAGS, *level.compiler_flags, "-fsyntax-only", "-Werror", f"level_{level.value}.cpp"]
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200)
     assert told.returncode == 0, told.stderr

@@ -1,12 +1,28 @@
 // The library of one CPU level: everything in one translation unit, so that no function built for a newer CPU can be
-// linked where an older one is meant.  Each function returns 0, or 1 where memory ran out.
+// linked where an older one is meant.  Each function returns 0, 1 where memory ran out, or 2 where
+// the system refuses a thread what the level needs.
 #pragma once
 #include "api.h"
 #include "pool.h"
 #include "scratch.h"
 #include "math.h"
 #include "prepare.h"
+#include "formats.h"
+#if defined(FLASH41_HALVES)
+#include "halves.h"
+#else
+#include "no_halves.h"
+#endif
+#include "ready.h"
+#include "blocks.h"
 #include "linear.h"
+#if defined(FLASH41_TILES)
+#include "permission.h"
+#include "tiles.h"
+#elif defined(FLASH41_HALVES)
+#include "dots.h"
+#endif
+#include "product.h"
 #include "products.h"
 #include "expert.h"
 #include "attention.h"
@@ -17,6 +33,12 @@
 
 namespace flash41 {
 
+#if defined(FLASH41_TILES)
+inline bool usable() { return ask_for_tiles(); }
+#else
+inline bool usable() { return true; }
+#endif
+
 template <class F>
 int guarded(F&& function) {
   try {
@@ -24,6 +46,8 @@ int guarded(F&& function) {
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;
+  } catch (const Refused&) {
+    return 2;
   }
 }
 
@@ -35,6 +59,9 @@ int guarded(F&& function) {
 FLASH41_EXPORT int flash41_interface() { return 1; }
 
 FLASH41_EXPORT int flash41_lanes() { return flash41::LANES; }
+
+// Whether the system lets this process use the instructions of the level.
+FLASH41_EXPORT int flash41_usable() { return flash41::usable() ? 1 : 0; }
 
 // Whether an FP8 code among rows of codes is NaN: such a weight is left to the reference backend.
 FLASH41_EXPORT int flash41_has_nan_code(const uint8_t* codes, int64_t rows, int64_t width, int64_t row_bytes) {

@@ -10,7 +10,7 @@ from pathlib import Path
 import platformdirs
 
 from flash41.kernels.cpu.backend import CpuKernels
-from flash41.kernels.cpu.build import CACHE_VARIABLE, FLAGS, find_compiler, sources
+from flash41.kernels.cpu.build import CACHE_VARIABLE, FLAGS, Compiler, find_compiler, sources
 from flash41.kernels.cpu.check import check_products
 from flash41.kernels.cpu.level import Level
 from flash41.kernels.cpu.library import Library
@@ -18,7 +18,7 @@ from flash41.kernels.cpu.library import Library
 EMULATED = (Level.AVX512, Level.AVX512BF16, Level.AMX)
 FOLDER = Path(__file__).resolve().parents[1] / "emulation"
 # -O1: the loops of the emulation need some optimisation, and more of it costs more than it saves.
-EMULATION_FLAGS = (*FLAGS, "-O1", *Level.AVX2.compiler_flags, "-Wno-ignored-attributes")
+EMULATION_FLAGS = (*FLAGS, "-O1", *Level.AVX2.compiler_flags, "-Wno-ignored-attributes", f"-I{FOLDER}")
 
 
 def emulated_library(level: Level) -> Path:
@@ -34,7 +34,7 @@ def emulated_library(level: Level) -> Path:
     with path.with_suffix(".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         if not path.exists():
-            _build(path, level, compiler.path, texts)
+            _build(path, level, compiler, texts)
     return path
 
 
@@ -44,12 +44,13 @@ def emulated_kernels(level: Level) -> CpuKernels:
     return kernels
 
 
-def _build(path: Path, level: Level, compiler: str, texts: dict[str, bytes]) -> None:
+def _build(path: Path, level: Level, compiler: Compiler, texts: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         folder = Path(scratch)
         for name, text in texts.items():
             (folder / name).write_bytes(text)
-        command = [compiler, *EMULATION_FLAGS, f"-I{FOLDER}", str(folder / f"level_{level.value}.cpp")]
-        told = subprocess.run([*command, "-o", str(folder / "made")], capture_output=True, text=True, check=False)
+        made, source = folder / "made", folder / f"level_{level.value}.cpp"
+        command = [compiler.path, *EMULATION_FLAGS, "-shared", str(source), "-o", str(made)]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
         assert told.returncode == 0, told.stderr
-        (folder / "made").replace(path)
+        made.replace(path)

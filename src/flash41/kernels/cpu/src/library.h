@@ -55,6 +55,10 @@ int guarded(F&& function) {
 
 #define FLASH41_EXPORT extern "C" __attribute__((visibility("default")))
 
+// Two parts, so that they can be compiled side by side; without FLASH41_PART both at once.  The second one also holds the
+// products of FP4 weights (product.h).
+#if !defined(FLASH41_PART) || FLASH41_PART == 1
+
 // What the caller was written for; another number means another layout of the records in api.h.
 FLASH41_EXPORT int flash41_interface() { return 1; }
 
@@ -84,6 +88,13 @@ FLASH41_EXPORT int flash41_grouped(int threads, const flash41::Matrix* weights, 
 FLASH41_EXPORT int flash41_experts(int threads, const flash41::Experts* job) {
   return flash41::guarded([&] { flash41::experts(threads, job); });
 }
+
+FLASH41_EXPORT int flash41_mixes(int threads, const flash41::Mixes* job) {
+  return flash41::guarded([&] { flash41::mixes(threads, job); });
+}
+
+#endif
+#if !defined(FLASH41_PART) || FLASH41_PART == 2
 
 FLASH41_EXPORT int flash41_attention(int threads, const flash41::Attention* job) {
   return flash41::guarded([&] { flash41::attention(threads, job); });
@@ -148,10 +159,6 @@ FLASH41_EXPORT int flash41_engram_apply(int threads, const void* x, const float*
   return flash41::guarded([&] { flash41::engram_apply(threads, x, gate, value, out, rows, streams, width, dtype); });
 }
 
-FLASH41_EXPORT int flash41_mixes(int threads, const flash41::Mixes* job) {
-  return flash41::guarded([&] { flash41::mixes(threads, job); });
-}
-
 FLASH41_EXPORT int flash41_collapse(int threads, const void* x, const float* pre, void* out, int64_t rows,
                                     int64_t streams, int64_t width, int dtype) {
   return flash41::guarded([&] { flash41::collapse(threads, x, pre, out, rows, streams, width, dtype); });
@@ -165,3 +172,5 @@ FLASH41_EXPORT int flash41_apply(int threads, const void* x, const void* y, cons
 FLASH41_EXPORT int flash41_stream(int threads, const uint8_t* bytes, int64_t num_bytes, uint64_t* total) {
   return flash41::guarded([&] { flash41::stream(threads, bytes, num_bytes, total); });
 }
+
+#endif

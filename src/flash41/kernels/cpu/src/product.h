@@ -18,7 +18,7 @@ inline void multiply_exact(const Matrix& w, int64_t first, int64_t last, const R
 
 // A scaled weight: all rows in BF16, and again in FP32 those that BF16 does not hold.
 template <int F>
-inline void multiply_scaled(const Matrix& w, int64_t first, int64_t last, const Row* x, int64_t rows, int64_t width,
+void multiply_scaled(const Matrix& w, int64_t first, int64_t last, const Row* x, int64_t rows, int64_t width,
                             float* out, int64_t stride) {
   if constexpr (!HALVES) return multiply<Floats<F>>(w, first, last, x, rows, width, out, stride);
   int64_t exact = std::count_if(x, x + rows, [](const Row& row) { return row.exact; });
@@ -41,6 +41,14 @@ inline void multiply_scaled(const Matrix& w, int64_t first, int64_t last, const 
     values += span;
   }
 }
+
+#if defined(FLASH41_PART)
+// Compiled in the second part only.
+#if FLASH41_PART == 1
+extern
+#endif
+    template void multiply_scaled<FP4_1X32>(const Matrix&, int64_t, int64_t, const Row*, int64_t, int64_t, float*, int64_t);
+#endif
 
 // out[m, n - first] for rows first..last-1 of a weight and all prepared rows m.  `first` is a multiple of 32.
 inline void product(const Matrix& w, int64_t first, int64_t last, const Row* x, int64_t rows, int64_t width, float* out,

@@ -171,6 +171,7 @@ inline __m512i mask_add(__m512i old, __mmask32 mask, __m512i a, __m512i b) {
   Words x(a), y(b), z(old);
   return make<uint16_t, __m512i>([&](int i) { return mask >> i & 1 ? x.at[i] + y.at[i] : z.at[i]; });
 }
+inline __m512i maskz_add(__mmask32 mask, __m512i a, __m512i b) { return mask_add(__m512i{}, mask, a, b); }
 inline __m512i sub_words(__m512i a, __m512i b) {
   Words x(a), y(b);
   return make<uint16_t, __m512i>([&](int i) { return x.at[i] - y.at[i]; });
@@ -286,6 +287,7 @@ inline void multiply(int out, int left, int right) {
 #define _mm512_loadu_si512 emulated::loadu
 #define _mm512_mask_add_epi16 emulated::mask_add
 #define _mm512_mask_blend_ps emulated::blend
+#define _mm512_maskz_add_epi16 emulated::maskz_add
 #define _mm512_or_si512 emulated::bor
 #define _mm512_permutex2var_epi8 emulated::permute_two
 #define _mm512_permutexvar_epi16 emulated::permute_words

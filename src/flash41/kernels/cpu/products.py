@@ -4,8 +4,8 @@
 
 Products of codes are exact in FP32; per group each vector lane sums its own channels in FP32, and groups are added in
 FP32 in K order, lanes last: at most K/32 + 32/lanes + log2(lanes) roundings.  Tiles add 16 even and 16 odd channels of
-a group instead of lanes, K/32 + 16 roundings.  The order depends on the CPU level alone,
-so a row stands alone whatever its neighbours.  spec: number-formats.md section 6.
+a group instead of lanes, K/32 + 16 roundings.  The order depends on the CPU level, on the weight and on whether BF16
+holds the row, so a row stands alone whatever its neighbours.  spec: number-formats.md section 6.
 
 What the library cannot take goes to the reference backend, operation by operation.
 """

@@ -76,15 +76,20 @@ constexpr HalfTables make_half_tables() {
 }
 alignas(64) constexpr HalfTables HALF_TABLES = make_half_tables();
 
+// 32 bytes of two FP4 codes each as words; 16 where `both` is false.
+inline __m512i load_fp4_pairs(const uint8_t* codes, bool both) {
+  return _mm512_cvtepu8_epi16(
+      both ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes))
+           : _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
+}
+
 // The codes of a chunk as BF16 numbers; of its first group only where `both` is false.
 template <int F>
 inline void decode_chunk(const uint8_t* codes, bool both, __m512i (&out)[2]) {
   static_assert(SCALED<F>, "plain weights are multiplied in FP32");
   if constexpr (F == FP4_1X32) {
     const __m512i table = _mm512_loadu_si512(HALF_TABLES.fp4);
-    __m512i pairs = _mm512_cvtepu8_epi16(
-        both ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes))
-             : _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
+    const __m512i pairs = load_fp4_pairs(codes, both);
     out[0] = _mm512_permutexvar_epi16(pairs, table);
     out[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(pairs, 4), table);
   } else {

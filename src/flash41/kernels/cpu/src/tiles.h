@@ -81,25 +81,44 @@ inline __m512i scale_exponents(const Walk<F>& walk, int row, int64_t piece, bool
   return _mm512_slli_epi16(_mm512_shuffle_epi8(bytes, pick), 7);
 }
 
+// BF16 numbers with powers of two multiplied in; zeros stay zeros.
+inline __m512i scaled(__m512i numbers, __m512i exponents) {
+  return _mm512_mask_add_epi16(numbers, _mm512_test_epi16_mask(numbers, _mm512_set1_epi16(0x7FFF)), numbers, exponents);
+}
+
+// 64 FP4 codes with scales folded in: the table is scaled, its first half by the first group's scale and its second half
+// by the second's, and the place of a code says which half it looks into.
+inline void decode_scaled_fp4(const uint8_t* codes, bool both, __m512i exponents, __m512i (&out)[2]) {
+  constexpr __mmask32 NUMBERS = 0xFEFEFEFE;  // all codes but 0 and -0
+  const __m512i table = _mm512_maskz_add_epi16(NUMBERS, _mm512_loadu_si512(HALF_TABLES.fp4), exponents);
+  const __m512i half = _mm512_inserti64x4(_mm512_set1_epi16(0), _mm256_set1_epi16(16), 1), code = _mm512_set1_epi16(15);
+  const __m512i pairs = load_fp4_pairs(codes, both);
+  out[0] = _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_and_si512(pairs, code), half), table);
+  out[1] = _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_srli_epi16(pairs, 4), half), table);
+}
+
 // One chunk of a band to CHUNK_TILES tiles; rows the weight does not have are left as they are.
 template <int F>
 inline void decode_band(const Walk<F>& walk, int64_t height, int64_t piece, int64_t width, uint16_t* tiles) {
   const bool both = (2 * piece + 1) * GROUP < width;
-  const __m512i one = _mm512_set1_epi16(127 << 7), mask = _mm512_set1_epi16(0x7FFF);
-  __m512i shared = F == FP8_32X32 ? _mm512_sub_epi16(scale_exponents(walk, 0, piece, both), one) : one;
+  const __m512i one = _mm512_set1_epi16(127 << 7);
+  const __m512i shared = _mm512_sub_epi16(scale_exponents(walk, 0, piece, both), one);
   const int64_t ahead = BAND * walk.row_bytes;
   for (int64_t row = 0; row < height; ++row) {
     const uint8_t* codes = walk.group(static_cast<int>(row), 2 * piece);
     if (F == FP8_32X32 || piece % 2 == 0) __builtin_prefetch(codes + ahead, 0, 2);
     __m512i out[2];
-    decode_chunk<F>(codes, both, out);
-    if constexpr (F == FP4_1X32)
-      shared = _mm512_sub_epi16(scale_exponents(walk, static_cast<int>(row), piece, both), one);
-    uint16_t* at = tiles + row / 16 * TILE + row % 16 * 32;
-    for (int i = 0; i < 2; ++i) {
-      __mmask32 numbers = _mm512_test_epi16_mask(out[i], mask);  // zeros stay zeros
-      _mm512_store_si512(at + i * 2 * TILE, _mm512_mask_add_epi16(out[i], numbers, out[i], shared));
+    if constexpr (F == FP4_1X32) {
+      __m512i exponents = _mm512_sub_epi16(scale_exponents(walk, static_cast<int>(row), piece, both), one);
+      decode_scaled_fp4(codes, both, exponents, out);
+    } else {
+      decode_chunk<F>(codes, both, out);
+      out[0] = scaled(out[0], shared);
+      out[1] = scaled(out[1], shared);
     }
+    uint16_t* at = tiles + row / 16 * TILE + row % 16 * 32;
+    _mm512_store_si512(at, out[0]);
+    _mm512_store_si512(at + 2 * TILE, out[1]);
   }
 }
 

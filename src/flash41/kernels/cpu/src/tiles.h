@@ -222,7 +222,7 @@ __attribute__((noinline)) void multiply_tiles(const Matrix& w, int64_t first, in
   const int64_t inputs = std::min(rows, TILED_INPUTS), sums = (inputs + 31) / 32 * 32 * BAND;
   uint16_t* tiles = reinterpret_cast<uint16_t*>(memory.take(static_cast<size_t>(numbers * 2 + sums * 4)));
   float* totals = reinterpret_cast<float*>(tiles + numbers);
-  std::memset(tiles, 0, static_cast<size_t>(numbers * 2));
+  if ((last - first) % BAND != 0) std::memset(tiles, 0, static_cast<size_t>(numbers * 2));
   TileRegisters registers;
   for (int64_t n = first; n < last; n += BAND) {
     const Walk<F> walk(w, n);

@@ -266,7 +266,7 @@ def text(line: Line) -> str:
     flops = "" if line.flops is None else f"{line.flops / 1e9:8.1f} GFLOP/s"
     beside = "" if line.fraction_of_torch is None else f"  {line.fraction_of_torch:.2f} of torch"
     return (
-        f"{line.kernel:17} rows {line.rows:4}  {line.threads} threads  {line.isa:8} {line.seconds * 1e6:10.0f} us"
+        f"{line.kernel:17} rows {line.rows:4}  {line.threads} threads  {line.isa:10} {line.seconds * 1e6:10.0f} us"
         f"  {line.bytes_per_second / 1e9:6.2f} GB/s  {line.fraction_of_bandwidth:6.3f} of bandwidth  {flops}{beside}"
     )
 

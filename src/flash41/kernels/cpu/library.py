@@ -22,6 +22,9 @@ PLAIN_BF16 = 2
 PLAIN_F32 = 3
 """Formats of weights."""
 
+OUT_OF_MEMORY = 1
+"""What an operation returns that found no memory."""
+
 
 class Matrix(ctypes.Structure):
     """A weight where it lies."""
@@ -178,6 +181,7 @@ COUNTS = (c_int64,)
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "interface": (),
     "lanes": (),
+    "usable": (),
     "has_nan_code": (c_void_p, c_int64, c_int64, c_int64),
     "linear": (c_int, c_void_p, c_int64, c_void_p, c_int, c_void_p, c_int),
     "grouped": (c_int, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int),
@@ -222,6 +226,8 @@ class Library:
             self._functions[name].restype = c_int
         if (found := self._functions["interface"]()) != INTERFACE:
             raise KernelError(complaint("interface of the compiled kernels", found, str(INTERFACE)))
+        if not self._functions["usable"]():
+            raise KernelError(complaint(f"CPU level {level.value}", "refused by this system", "leave to use it"))
 
     def ask(self, name: str, *arguments: Any) -> int:
         """What a function that cannot fail returns."""
@@ -229,6 +235,13 @@ class Library:
         return answer
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Runs an operation on this library's threads; raises KernelError when memory ran out."""
-        if self._functions[name](self.threads or torch.get_num_threads(), *arguments):
+        """Runs an operation on this library's threads.
+
+        Raises KernelError when memory ran out, or when the system refuses a thread what the level needs.
+        """
+        answer = self._functions[name](self.threads or torch.get_num_threads(), *arguments)
+        if answer == OUT_OF_MEMORY:
             raise KernelError(complaint(f"working memory of {name}", "none left", "room for one operation"))
+        if answer:
+            remedy = "choose a lower level with --backend cpu:LEVEL"
+            raise KernelError(complaint(f"tiles for a thread of {name}", "refused by this system", "granted", remedy))

@@ -1,12 +1,28 @@
 // The library of one CPU level: everything in one translation unit, so that no function built for a newer CPU can be
-// linked where an older one is meant.  Each function returns 0, or 1 where memory ran out.
+// linked where an older one is meant.  Each function returns 0, 1 where memory ran out, or 2 where
+// the system refuses a thread what the level needs.
 #pragma once
 #include "api.h"
 #include "pool.h"
 #include "scratch.h"
 #include "math.h"
 #include "prepare.h"
+#include "formats.h"
+#if defined(FLASH41_HALVES)
+#include "halves.h"
+#else
+#include "no_halves.h"
+#endif
+#include "ready.h"
+#include "blocks.h"
 #include "linear.h"
+#if defined(FLASH41_TILES)
+#include "permission.h"
+#include "tiles.h"
+#elif defined(FLASH41_HALVES)
+#include "dots.h"
+#endif
+#include "product.h"
 #include "products.h"
 #include "expert.h"
 #include "stored.h"
@@ -20,6 +36,12 @@
 
 namespace flash41 {
 
+#if defined(FLASH41_TILES)
+inline bool usable() { return ask_for_tiles(); }
+#else
+inline bool usable() { return true; }
+#endif
+
 template <class F>
 int guarded(F&& function) {
   try {
@@ -27,6 +49,8 @@ int guarded(F&& function) {
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;
+  } catch (const Refused&) {
+    return 2;
   }
 }
 
@@ -34,10 +58,17 @@ int guarded(F&& function) {
 
 #define FLASH41_EXPORT extern "C" __attribute__((visibility("default")))
 
+// Two parts, so that they can be compiled side by side; without FLASH41_PART both at once.  The second one also holds the
+// products of FP4 weights (product.h).
+#if !defined(FLASH41_PART) || FLASH41_PART == 1
+
 // What the caller was written for; another number means another layout of the records in api.h.
 FLASH41_EXPORT int flash41_interface() { return 1; }
 
 FLASH41_EXPORT int flash41_lanes() { return flash41::LANES; }
+
+// Whether the system lets this process use the instructions of the level.
+FLASH41_EXPORT int flash41_usable() { return flash41::usable() ? 1 : 0; }
 
 // Whether an FP8 code among rows of codes is NaN: such a weight is left to the reference backend.
 FLASH41_EXPORT int flash41_has_nan_code(const uint8_t* codes, int64_t rows, int64_t width, int64_t row_bytes) {
@@ -60,6 +91,13 @@ FLASH41_EXPORT int flash41_grouped(int threads, const flash41::Matrix* weights, 
 FLASH41_EXPORT int flash41_experts(int threads, const flash41::Experts* job) {
   return flash41::guarded([&] { flash41::experts(threads, job); });
 }
+
+FLASH41_EXPORT int flash41_mixes(int threads, const flash41::Mixes* job) {
+  return flash41::guarded([&] { flash41::mixes(threads, job); });
+}
+
+#endif
+#if !defined(FLASH41_PART) || FLASH41_PART == 2
 
 FLASH41_EXPORT int flash41_attention(int threads, const flash41::Attention* job) {
   return flash41::guarded([&] { flash41::attention(threads, job); });
@@ -135,10 +173,6 @@ FLASH41_EXPORT int flash41_engram_apply(int threads, const void* x, const float*
   return flash41::guarded([&] { flash41::engram_apply(threads, x, gate, value, out, rows, streams, width, dtype); });
 }
 
-FLASH41_EXPORT int flash41_mixes(int threads, const flash41::Mixes* job) {
-  return flash41::guarded([&] { flash41::mixes(threads, job); });
-}
-
 FLASH41_EXPORT int flash41_collapse(int threads, const void* x, const float* pre, void* out, int64_t rows,
                                     int64_t streams, int64_t width, int dtype) {
   return flash41::guarded([&] { flash41::collapse(threads, x, pre, out, rows, streams, width, dtype); });
@@ -152,3 +186,5 @@ FLASH41_EXPORT int flash41_apply(int threads, const void* x, const void* y, cons
 FLASH41_EXPORT int flash41_stream(int threads, const uint8_t* bytes, int64_t num_bytes, uint64_t* total) {
   return flash41::guarded([&] { flash41::stream(threads, bytes, num_bytes, total); });
 }
+
+#endif

@@ -27,11 +27,21 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from flash41.cache.rows import RowBuffer
 from flash41.errors import KernelError
 from flash41.kernels.cpu.backend import CpuKernels
 from flash41.kernels.interface import ExpertWeights
 from flash41.kernels.select import select_kernels
-from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
+from flash41.numerics.scaled import (
+    ElementFormat,
+    Quantized,
+    ScaleFormat,
+    fake_fp4_32,
+    quantize_fp4_16,
+    quantize_fp4_32,
+    quantize_fp8_row,
+)
+from flash41.numerics.stored_rows import PACKED, PagedRows, RowFormat, RowStack
 
 ROWS = (1, 2, 4, 6, 16, 64, 512)
 QUICK_ROWS = (1, 6, 64)
@@ -40,7 +50,7 @@ COLD_BYTES, QUICK_COLD_BYTES = 1 << 30, 192 << 20
 ROUND_SECONDS, QUICK_ROUND_SECONDS = 0.3, 0.05
 ROUNDS, QUICK_ROUNDS = 7, 3
 HIDDEN, INNER, NUM_EXPERTS, VOCAB = 5120, 2304, 6, 129_280
-HEADS, HEAD_DIM, LIST = 64, 512, 640
+HEADS, HEAD_DIM, LIST, WINDOW = 64, 512, 640, 128
 INDEX_HEADS, INDEX_DIM, QUICK_PLANE, PLANE = 32, 128, 8192, 131_072
 
 
@@ -156,22 +166,40 @@ class Bench:
             yield self.line("experts", rows, self.best(run), NUM_EXPERTS * size + shared_size, work)
 
     def attention(self) -> Iterator[Line]:
-        """One token, 640 rows of its context, all heads."""
-        rows = bf16((1 << 14) if self.quick else (1 << 17), HEAD_DIM)
+        """One token, 640 rows of its context, all heads: 128 rows of a window, the others of a BF16 or an FP4 plane."""
+        num_rows, window = (1 << 14) if self.quick else (1 << 17), bf16(WINDOW, HEAD_DIM)
         q, counts, sink = bf16(1, HEADS, HEAD_DIM), torch.tensor([LIST]), torch.zeros(HEADS)
-        lists = itertools.cycle([torch.randint(0, len(rows), (1, LIST)) for _ in range(64)])
-        seconds = self.best(lambda: self.kernels.sparse_attention(q, rows, next(lists), counts, sink, HEAD_DIM**-0.5))
+        chosen = [WINDOW + torch.randint(0, num_rows, (1, LIST - WINDOW)) for _ in range(64)]
+        lists = itertools.cycle([torch.cat((torch.arange(WINDOW).unsqueeze(0), some), 1) for some in chosen])
         work = 4.0 * LIST * HEADS * HEAD_DIM
-        yield self.line("sparse_attention", 1, seconds, LIST * HEAD_DIM * 2, work)
+        for name, plane in (
+            ("sparse_attention", plane_of(bf16(num_rows, HEAD_DIM))),
+            ("sparse_attention_fp4", plane_of(quantize_fp4_16(bf16(num_rows, HEAD_DIM)))),
+        ):
+            stack = RowStack(own=window, plane=plane.rows)
+            seconds = self.best(
+                lambda stack=stack: self.kernels.sparse_attention(q, stack, next(lists), counts, sink, HEAD_DIM**-0.5)
+            )
+            row_bytes = plane.num_bytes // num_rows
+            yield self.line(name, 1, seconds, WINDOW * HEAD_DIM * 2 + (LIST - WINDOW) * row_bytes, work)
 
     def index(self) -> Iterator[Line]:
         """Scores of one query against a whole plane, and the choice of rows."""
         num_keys = QUICK_PLANE if self.quick else PLANE
-        q, weights = bf16(1, 1, INDEX_HEADS, INDEX_DIM), torch.rand(1, 1, INDEX_HEADS)
-        planes = itertools.cycle([bf16(1, num_keys, INDEX_DIM) for _ in range(2 if self.quick else 8)])
-        seconds = self.best(lambda: self.kernels.index_scores(q, next(planes), weights))
-        work = 2.0 * num_keys * INDEX_HEADS * INDEX_DIM
-        yield self.line("index_scores", 1, seconds, num_keys * INDEX_DIM * 2, work)
+        q, weights = fake_fp4_32(bf16(1, 1, INDEX_HEADS, INDEX_DIM)), torch.rand(1, 1, INDEX_HEADS)
+        work, pages = 2.0 * num_keys * INDEX_HEADS * INDEX_DIM, torch.zeros(1, 1, dtype=torch.int64)
+        made = [quantize_fp4_32(bf16(num_keys, INDEX_DIM)) for _ in range(2 if self.quick else 8)]
+        for name, rows in (
+            ("index_scores", [one.dequantize(torch.bfloat16) for one in made]),
+            ("index_scores_fp4", made),
+            ("index_scores_fp8", [quantize_fp8_row(one.dequantize(torch.bfloat16)) for one in made]),
+        ):
+            planes = [plane_of(one) for one in rows]
+            keys = itertools.cycle([
+                PagedRows(rows=one.rows, pages=pages, rows_per_page=num_keys, num_rows=num_keys) for one in planes
+            ])  # fmt: skip
+            seconds = self.best(lambda keys=keys: self.kernels.index_scores(q, next(keys), weights))
+            yield self.line(name, 1, seconds, planes[0].num_bytes, work)
         scores, allowed = torch.rand(1, num_keys), torch.ones(1, num_keys, dtype=torch.bool)
         seconds = self.best(lambda: self.kernels.select_rows(scores, allowed, 512))
         yield self.line("select_rows", 1, seconds, scores.nbytes + allowed.nbytes)
@@ -200,6 +228,20 @@ def rotation(make: Callable[[], Quantized], count: int) -> list[Quantized]:
     ]
 
 
+def plane_of(rows: Tensor | Quantized) -> RowBuffer:
+    """A plane that holds rows in the format they come in."""
+    formats = {packed: row_format for row_format, packed in PACKED.items()}
+    if isinstance(rows, Tensor):
+        row_format = RowFormat.BF16
+    else:
+        channels = rows.shape[-1]
+        group = None if rows.group[1] == channels else rows.group[1]
+        row_format = formats[(rows.element, rows.scale, group)]
+    buffer = RowBuffer(rows.shape[0], rows.shape[1], row_format)
+    buffer.write(torch.arange(rows.shape[0]), rows)
+    return buffer
+
+
 def bf16(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.bfloat16)
 
@@ -224,7 +266,7 @@ def text(line: Line) -> str:
     flops = "" if line.flops is None else f"{line.flops / 1e9:8.1f} GFLOP/s"
     beside = "" if line.fraction_of_torch is None else f"  {line.fraction_of_torch:.2f} of torch"
     return (
-        f"{line.kernel:17} rows {line.rows:4}  {line.threads} threads  {line.isa:8} {line.seconds * 1e6:10.0f} us"
+        f"{line.kernel:17} rows {line.rows:4}  {line.threads} threads  {line.isa:10} {line.seconds * 1e6:10.0f} us"
         f"  {line.bytes_per_second / 1e9:6.2f} GB/s  {line.fraction_of_bandwidth:6.3f} of bandwidth  {flops}{beside}"
     )
 

@@ -30,6 +30,7 @@ TEXT: Mapping[str, float] = MappingProxyType({
     "arithmetic": 1.5,
     "tools": 2.5,
     "greetings": 0.2,
+    "lists": 6.0,
 })  # fmt: skip
 WITH_PICTURES: Mapping[str, float] = MappingProxyType({**TEXT, "pictures": 24.0})
 

@@ -24,7 +24,7 @@ STEP_SIZE = 0.2
 def orthogonal(matrices: Tensor) -> Tensor:
     """FP32 [n, N, K], N <= K, with all singular values near one."""
     a, b, c = COEFFICIENTS
-    x = matrices / (matrices.flatten(1).norm(dim=1).view(-1, 1, 1) + 1e-7)
+    x: Tensor = matrices / (matrices.flatten(1).norm(dim=1).view(-1, 1, 1) + 1e-7)
     for _ in range(ROUNDS):
         square = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)

@@ -23,7 +23,7 @@ from flash41.config.architecture import ModelConfig
 from flash41.engram.vocabulary import TokenMap
 from flash41.errors import CheckpointError, ConfigError, Flash41Error, combined, complaint
 from training.batches import Batches, Position
-from training.corpus.mixture import TRAINING
+from training.corpus.mixture import FAMILIES, TRAINING
 from training.corpus.render import Renderer
 from training.curriculum import PHASES, TEXT, WITH_PICTURES, Phase, learning_rate, phase_at, widened
 from training.evaluate import held_out, scores
@@ -111,7 +111,8 @@ class Run:
         """Writes the checkpoint and asks the engine for held-out scores by family."""
         folder = self.wish.out / "checkpoint"
         export(folder, self.masters, shipped_files())
-        families = [*TEXT, "pictures"] if self.wish.stage == "vision" else [*TEXT]
+        shown = WITH_PICTURES if self.wish.stage == "vision" else TEXT
+        families = [family for family in shown if family in FAMILIES]
         longest = int(phase.longest * 0.8)
         return scores(folder, held_out(self.renderer, families, EVALUATED, 16, longest, phase.longest))
 

@@ -1,4 +1,7 @@
-"""Backends under test: the reference, and the compiled one at every CPU level this machine has."""
+"""Backends under test: the reference, and the compiled one at every CPU level.
+
+A level this machine does not have is emulated where it has AVX2, else skipped.
+"""
 
 import functools
 import os
@@ -11,6 +14,7 @@ from flash41.kernels.cpu.level import Level, cpu_flags, present_levels
 from flash41.kernels.interface import Kernels
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.kernels.select import select_kernels
+from helpers.emulated import emulated_kernels
 
 REFERENCE = "reference"
 COMPILED = tuple(f"cpu:{level.value}" for level in Level)
@@ -27,11 +31,19 @@ def kernels_or_skip(name: str) -> Kernels:
     except KernelError as error:
         pytest.skip(str(error))
     level = name.partition(":")[2]
-    if level and Level(level) not in present_levels(cpu_flags()):
-        pytest.skip(f"this CPU has no {level}")
-    return _compiled(name)
+    present = present_levels(cpu_flags())
+    if not level or Level(level) in present:
+        return _compiled(name)
+    if Level.AVX2 not in present:
+        pytest.skip(f"this CPU has neither {level} nor AVX2 to emulate it")
+    return _emulated(Level(level))
 
 
 @functools.cache
 def _compiled(name: str) -> Kernels:
     return select_kernels(name)
+
+
+@functools.cache
+def _emulated(level: Level) -> Kernels:
+    return emulated_kernels(level)

@@ -25,8 +25,10 @@ def environment(cache: Path | None = None) -> dict[str, str]:
     return found if cache is None else {**found, "XDG_CACHE_HOME": str(cache)}
 
 
-def program(arguments: Sequence[str | Path], code: str = PROGRAM) -> subprocess.CompletedProcess[str]:
-    """`flash41 ARGUMENTS` as a process in which warnings are errors; `code` may wrap it."""
+def program(
+    arguments: Sequence[str | Path], code: str = PROGRAM, python: Sequence[str] = (sys.executable,)
+) -> subprocess.CompletedProcess[str]:
+    """`flash41 ARGUMENTS` as a process in which warnings are errors; `code` may wrap it, `python` run it."""
     strict = {**environment(), "PYTHONWARNINGS": "error"}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
+    command = [*python, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=strict, timeout=120)

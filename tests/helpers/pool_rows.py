@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from flash41.cache.rows import RowFormat
 from flash41.cache.views import Rows
 from flash41.numerics.scaled import Quantized, quantize_fp4_16, quantize_fp4_32, quantize_fp8_32, quantize_fp8_row
+from flash41.numerics.stored_rows import RowFormat
 from helpers.tensors import normal
 
 QUANTIZERS: dict[RowFormat, Callable[[Tensor], Quantized]] = {

@@ -71,6 +71,7 @@ def contract_error(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Bound of |FP32 result - exact sum| of any backend.
 
     Each block takes part in at most K/32 additions.  Before, its terms meet in at most 8 additions (a compiled backend
-    has 4 lanes or more); lanes, of which there are at most 16, meet in at most 4 afterwards.
+    has 4 lanes or more), and lanes, of which there are at most 16, meet in at most 4 afterwards; tiles add the 16 even
+    and the 16 odd channels of a block, then both: 16 additions.
     """
-    return (x.shape[1] // GROUP + 12) * 2.0**-24 * (np.abs(x) @ np.abs(w).T)
+    return (x.shape[1] // GROUP + 16) * 2.0**-24 * (np.abs(x) @ np.abs(w).T)

@@ -3,10 +3,14 @@
 In README.md and docs, a line of an ``sh`` block that begins with ``flash41``, ``python`` or ``echo`` is run, and a
 ``python`` block is run whole; the blocks of one document share a directory, from top to bottom, in which `benchmarks`
 and `scripts` are those of the repository.  A ``text`` block is output.
+
+The first line of each kind (`flash41 trace`, `python -c`) starts processes of its own, the others fork the zygote
+(`helpers/zygote.py`), which saves the imports of each.
 """
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,12 +20,14 @@ from pathlib import Path
 import pytest
 
 from helpers.command_line import PROGRAM, ROOT, environment
+from helpers.zygote import forked_python
 
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 FILE_NAME = re.compile(r"[\w./-]+\.(?:py|md|json|toml|npz|txt)")
 RUNNABLE = ("flash41 ", "python ", "echo ")
+KIND = re.compile(r"\b(?:flash41|python) +(\S+)")
 
 README = ROOT / "README.md"
 TOUR = ROOT / "docs" / "tour.md"
@@ -54,25 +60,50 @@ def steps(text: str) -> Iterator[Step]:
                     yield Step(["bash", "-euo", "pipefail", "-c", line], line)
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which `flash41` and `python` are those under test and the cache is a folder of our own."""
-    folder = tmp_path_factory.mktemp("shell")
-    programs = {"flash41": f"-c '{PROGRAM}' ", "python": ""}
-    for name, arguments in programs.items():
+def kind(step: Step) -> str:
+    """The sub-command or program of a line, or `-c`."""
+    found = KIND.search(" ".join(step.command[:2]) if step.command[0] == "python" else step.text)
+    return found[1] if found else "echo"
+
+
+def first_steps() -> set[tuple[Path, int]]:
+    """Places of the first step of each kind: documents, and numbers of steps in them."""
+    found: dict[str, tuple[Path, int]] = {}
+    for document in EXPLAINING:
+        for number, step in enumerate(steps(text_of(document))):
+            found.setdefault(kind(step), (document, number))
+    return {*found.values()}
+
+
+def shell(folder: Path, interpreter: list[str], cache: Path) -> dict[str, str]:
+    """An environment in which `flash41` and `python` are those under test, run by an interpreter."""
+    folder.mkdir()
+    for name, arguments in {"flash41": ["-c", PROGRAM], "python": []}.items():
         path = folder / name
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
+        path.write_text(f'#!/bin/sh\nexec {shlex.join([*interpreter, *arguments])} "$@"\n')
         path.chmod(0o755)
-    return {**environment(cache=folder / "cache"), "PATH": f"{folder}:{os.environ['PATH']}"}
+    return {**environment(cache=cache), "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.fixture(scope="module")
+def shells(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, str]]:
+    """Environments that share a cache of our own, by whether each line starts processes of its own."""
+    folder = tmp_path_factory.mktemp("shells")
+    interpreters = {True: [sys.executable], False: forked_python()}
+    return {
+        fresh: shell(folder / str(fresh), interpreter, folder / "cache") for fresh, interpreter in interpreters.items()
+    }
 
 
 @each_of
-def test_every_command_of_a_document_runs(document: Path, shell: dict[str, str], tmp_path: Path) -> None:
+def test_every_command_of_a_document_runs(document: Path, shells: dict[bool, dict[str, str]], tmp_path: Path) -> None:
     for folder in ("benchmarks", "scripts"):
         (tmp_path / folder).symlink_to(ROOT / folder)  # programs of the repository, named as from its root
-    for step in steps(text_of(document)):
+    firsts = first_steps()
+    for number, step in enumerate(steps(text_of(document))):
+        env = shells[(document, number) in firsts]
         found = subprocess.run(
-            step.command, cwd=tmp_path, env=shell, capture_output=True, text=True, check=False, timeout=240
+            step.command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=240
         )
         assert found.returncode == 0, f"{step.text}\n{found.stdout[-2000:]}\n{found.stderr[-2000:]}"
 
@@ -103,3 +134,10 @@ def test_the_tour_names_only_files_that_exist() -> None:
 def test_runnable_lines_are_found_and_others_are_not() -> None:
     text = "```sh\nflash41 a \\\n  b  # why\nscripts/check\n```\n```text\nflash41 c\n```\n```python\nprint(1)\n```\n"
     assert [step.text for step in steps(text)] == ["flash41 a    b  # why", "print(1)\n"]
+
+
+def test_the_first_step_of_each_kind_is_marked() -> None:
+    firsts = first_steps()
+    kinds = [kind(step) for document in EXPLAINING for step in steps(text_of(document))]
+    assert len(firsts) == len({*kinds}) < len(kinds)
+    assert {"trace", "serve", "-c", "benchmarks/decode.py", "echo"} <= {*kinds}

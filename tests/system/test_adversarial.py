@@ -15,6 +15,7 @@ from flash41.config.run import Profile
 from flash41.config.topology import topology
 from flash41.engine.load import LoadedModel
 from flash41.kernels.reference.backend import ReferenceKernels
+from flash41.numerics.stored_rows import Keys, as_keys
 from flash41.tools.traces import Recorder, trace
 from helpers.feeding import Feeder, one_shot
 from helpers.golden_judge import CHECKPOINT, Array, load_case
@@ -173,8 +174,8 @@ class TestScores:
             """Every dot product is negative, so every score is a sum of zeros of both signs."""
 
             @staticmethod
-            def index_scores(q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
-                return ReferenceKernels.index_scores(-q.abs(), keys.abs(), weights)
+            def index_scores(q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
+                return ReferenceKernels.index_scores(-q.abs(), as_keys(keys).abs(), weights)
 
         model = fresh_model(Profile.VENDOR, NoHeadAgrees)
         traced = trace(model, IDS)
@@ -196,7 +197,7 @@ class TestScores:
     def test_a_query_whose_scores_are_nan_reads_the_first_rows_and_disturbs_nobody(self, models: Models) -> None:
         class NotANumber(ReferenceKernels):
             @staticmethod
-            def index_scores(q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+            def index_scores(q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
                 scores = ReferenceKernels.index_scores(q, keys, weights)
                 scores[:, 31] = torch.nan
                 return scores

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from helpers.command_line import PROGRAM, environment
 from helpers.terminal import Terminal, terminal
+from helpers.zygote import forked_python
 
 FIGURES = r"\[(\d+) tokens.*?(\d+) of (\d+) prompt tokens cached(.*?)\]"
 PROMPT = r"(?:^|[\r\n])>"
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 
 
-def command(*options: str) -> list[str]:
-    return [sys.executable, "-c", PROGRAM, "chat", "--seed", "5", *options]
+def command(python: list[str], *options: str) -> list[str]:
+    return [*python, "-c", PROGRAM, "chat", "--seed", "5", *options]
 
 
 def env(cache: Path, state: Path) -> dict[str, str]:
@@ -38,7 +39,7 @@ def order(screen: Terminal, line: str, told: str) -> None:
 
 
 def test_a_conversation_is_typed(default_cache: Path, tmp_path: Path) -> None:
-    with terminal(command("--max-tokens", "3"), env(default_cache, tmp_path)) as screen:
+    with terminal(command(forked_python(), "--max-tokens", "3"), env(default_cache, tmp_path)) as screen:
         screen.until(r"/help lists commands\.")
         screen.until(PROMPT)
         num_tokens, short = ask(screen, "hello\r")
@@ -74,7 +75,8 @@ def test_a_conversation_is_typed(default_cache: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupt_stops_the_answer_only_and_no_history_leaves_no_file(default_cache: Path, tmp_path: Path) -> None:
-    with terminal(command("--no-history"), env(default_cache, tmp_path)) as screen:
+    # A process of its own: Ctrl-C is a signal of the terminal that it leads.
+    with terminal(command([sys.executable], "--no-history"), env(default_cache, tmp_path)) as screen:
         screen.until(PROMPT)
         screen.type("never sent" + CTRL_C)
         screen.until(PROMPT)

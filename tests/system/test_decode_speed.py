@@ -6,12 +6,12 @@ kind (weights decoded anew at every step, a cache that is copied), and passes on
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from helpers.command_line import ROOT, environment
+from helpers.zygote import forked_python
 
 WANTED_TOKENS_PER_SECOND = 30
 GUARD_TOKENS_PER_SECOND = WANTED_TOKENS_PER_SECOND / 5
@@ -23,11 +23,11 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     found: list[dict[str, float]] = []
     for _ in range(2):
         result = subprocess.run(
-            [sys.executable, "-W", "error", str(ROOT / "benchmarks" / "decode.py"), "--quick", "--threads", "1"],
+            [*forked_python(), str(ROOT / "benchmarks" / "decode.py"), "--quick", "--threads", "1"],
             capture_output=True,
             text=True,
             check=False,
-            env=environment(cache=Path(tmp_path_factory.mktemp("cache"))),
+            env={**environment(cache=Path(tmp_path_factory.mktemp("cache"))), "PYTHONWARNINGS": "error"},
             timeout=200,
         )
         assert result.returncode == 0, result.stderr

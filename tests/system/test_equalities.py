@@ -66,11 +66,16 @@ def once() -> Once:
     return Once()
 
 
+def alone(model: LoadedModel, ids: list[int], once: Once) -> Tensor:
+    """Logits of one forward, made once."""
+    logits: Tensor = once((model.kernels.name, model.directory, model.profile, *ids), lambda: one_shot(model, ids))
+    return logits
+
+
 @pytest.fixture
 def reference(model: LoadedModel, once: Once) -> Tensor:
     """Logits of `tokens(LENGTH)` in one forward."""
-    logits: Tensor = once((model.kernels.name, model.directory, model.profile), lambda: one_shot(model, tokens(LENGTH)))
-    return logits
+    return alone(model, tokens(LENGTH), once)
 
 
 @st.composite
@@ -89,14 +94,16 @@ def test_any_chunks_give_the_bits_of_one_forward(
     lengths: Lengths, models: Models, checkpoint: Path, once: Once
 ) -> None:
     model = models(checkpoint, Profile.VENDOR)
-    whole = once((model.kernels.name, checkpoint, Profile.VENDOR), lambda: one_shot(model, tokens(LENGTH)))
-    assert torch.equal(Feeder(model).feed_chunks(tokens(LENGTH), lengths), whole)
+    assert torch.equal(Feeder(model).feed_chunks(tokens(LENGTH), lengths), alone(model, tokens(LENGTH), once))
 
 
 @pytest.mark.parametrize("chunks", [(1,), (5, 8, 9)], ids=str)
-def test_every_traced_point_is_the_same_token_by_token_and_in_chunks(chunks: Lengths, model: LoadedModel) -> None:
+def test_every_traced_point_is_the_same_token_by_token_and_in_chunks(
+    chunks: Lengths, model: LoadedModel, once: Once
+) -> None:
     # Logits, selections, candidates, rows, everything.  What grows with the context is padded as in one forward.
-    whole = trace(model, tokens(LENGTH))
+    key = (model.kernels.name, model.directory, model.profile, "trace")
+    whole: dict[str, Array] = once(key, lambda: trace(model, tokens(LENGTH)))
     split = trace(model, tokens(LENGTH), chunks)
     assert set(split) == set(whole)
     differing = [point for point, value in whole.items() if not np.array_equal(value, split[point])]
@@ -112,6 +119,11 @@ def test_a_request_resumes_at_every_position(model: LoadedModel, reference: Tens
     assert differing == []
 
 
+def test_a_trace_has_the_logits_of_a_forward_that_scores_only_candidates(model: LoadedModel, reference: Tensor) -> None:
+    # Traced, a bounded scorer scores every row; untraced, a compiled backend leaves out what no selection looks at.
+    assert np.array_equal(trace(model, tokens(LENGTH))["logits"], reference.numpy())
+
+
 def test_the_next_logits_are_those_of_a_longer_prompt(model: LoadedModel, reference: Tensor) -> None:
     # Causality: what comes after a row does not reach it.
     for length in (1, 2, 9, 17):
@@ -121,10 +133,10 @@ def test_the_next_logits_are_those_of_a_longer_prompt(model: LoadedModel, refere
 REQUESTS = {0: tokens(1, 10), 1: tokens(2, 11), 2: tokens(9, 12), 3: tokens(17, 13), 4: tokens(23, 14)}
 
 
-def test_a_ragged_batch_gives_the_bits_of_each_request_alone(model: LoadedModel) -> None:
+def test_a_ragged_batch_gives_the_bits_of_each_request_alone(model: LoadedModel, once: Once) -> None:
     together = Feeder(model, len(REQUESTS)).feed(REQUESTS)
     for slot, ids in REQUESTS.items():
-        assert torch.equal(together[slot], one_shot(model, ids)), slot
+        assert torch.equal(together[slot], alone(model, ids, once)), slot
 
 
 @given(order=st.permutations(list(REQUESTS)), data=st.data())
@@ -144,8 +156,7 @@ def test_any_order_and_any_chunks_of_a_batch_give_the_bits_of_each_request_alone
             parts[slot].append(logits)
         left = {slot: rest for slot, rest in left.items() if rest}
     for slot, ids in REQUESTS.items():
-        alone = once((model.kernels.name, checkpoint, slot), lambda ids=ids: one_shot(model, ids))
-        assert torch.equal(torch.cat(parts[slot]), alone), slot
+        assert torch.equal(torch.cat(parts[slot]), alone(model, ids, once)), slot
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 6, 64])

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from helpers.backends import kernels_or_skip
 from helpers.command_line import ROOT, environment
+from helpers.zygote import forked_python
 
 SCRIPT = str(ROOT / "benchmarks" / "roofline.py")
 KERNELS = [
@@ -19,7 +19,10 @@ KERNELS = [
     "lm_head",
     "experts",
     "sparse_attention",
+    "sparse_attention_fp4",
     "index_scores",
+    "index_scores_fp4",
+    "index_scores_fp8",
     "select_rows",
 ]
 
@@ -27,13 +30,12 @@ KERNELS = [
 @pytest.fixture(scope="module")
 def lines() -> list[dict[str, Any]]:
     kernels_or_skip("cpu")
-    command = [sys.executable, "-W", "error", SCRIPT]
     told = subprocess.run(
-        [*command, "--quick", "--json", "--threads", "1"],
+        [*forked_python(), SCRIPT, "--quick", "--json", "--threads", "1"],
         capture_output=True,
         text=True,
         check=False,
-        env=environment(),
+        env={**environment(), "PYTHONWARNINGS": "error"},
         timeout=240,
     )
     assert told.returncode == 0, told.stderr
@@ -57,7 +59,7 @@ def test_a_line_says_where_it_was_measured_and_its_figures_agree(lines: list[dic
 
 def test_a_machine_without_a_compiler_is_skipped_with_the_reason(tmp_path: Path) -> None:
     told = subprocess.run(
-        [sys.executable, SCRIPT, "--quick", "--json"],
+        [*forked_python(), SCRIPT, "--quick", "--json"],
         capture_output=True,
         text=True,
         check=True,

@@ -2,16 +2,17 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from helpers.command_line import ROOT
+from helpers.command_line import ROOT, environment
+from helpers.zygote import forked_python
 
 
 def printed(name: str, folder: Path, *options: str) -> list[dict[str, Any]]:
-    command = [sys.executable, str(ROOT / "benchmarks" / name), "--quick", "--threads", "1", "--folder", str(folder)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=200)
+    command = [*forked_python(), str(ROOT / "benchmarks" / name), "--quick", "--threads", "1", "--folder", str(folder)]
+    env = environment()
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, env=env, timeout=200)
     assert done.returncode == 0, done.stderr
     assert list(folder.iterdir()) == []
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -2,14 +2,15 @@ import pytest
 import torch
 
 from flash41.cache.contiguous import ContiguousStore
-from flash41.cache.rows import RowFormat, RowFormats
+from flash41.cache.rows import RowFormats
 from flash41.cache.store import store_shape
 from flash41.errors import ProtocolError
 from flash41.model.attention import join
-from flash41.model.batch import Selection, Selections
+from flash41.model.batch import Selection
 from flash41.numerics.scaled import quantize_fp8_32
+from flash41.numerics.stored_rows import RowFormat
+from helpers.planes import read_index, read_main
 from helpers.small_training import small_config
-from training.model.attention import joined
 from training.model.view import WholeView, values
 
 LENGTH, SEQUENCES = 21, 2
@@ -41,8 +42,9 @@ def test_whole_sequences_show_what_a_store_of_fresh_requests_shows() -> None:
             view.append_main(owner, plane)
             view.append_index(owner, keys)
         selected = torch.randint(0, LENGTH // ratio, (total, 3), generator=torch.Generator().manual_seed(4))
-        assert torch.equal(ours.read_main(owner, selected), theirs.read_main(owner, selected))
-        assert torch.equal(ours.read_index(owner, ours.spans), theirs.read_index(owner, ours.spans))
+        assert torch.equal(read_main(ours, owner, selected), read_main(theirs, owner, selected))
+        keys_of = [read_index(view, owner, ours.spans, LENGTH // ratio) for view in (ours, theirs)]
+        assert torch.equal(*keys_of)
     members = (rows(total, width, 5), rows(total, width, 6))
     for mine, other in zip(ours.group_members(first, *members), theirs.group_members(first, *members), strict=True):
         assert torch.equal(mine, other)
@@ -57,13 +59,12 @@ def test_a_list_names_the_rows_that_the_engine_would_have_gathered() -> None:
         few = sorted({position // 3, position // 2, position})
         chosen[t, : len(few)] = torch.tensor(few)
     selection = Selection(rows=chosen, width=3, counts=(chosen >= 0).sum(1))
-    ours = joined(window, selection, len(window.rows) + view.plane_starts(1))
-    theirs = join(window, selection, Selections())
-    stack = torch.cat((window.rows, view.plane(1)))
-    gathered = torch.cat((window.rows, view.read_main(1, chosen[:, :3]).flatten(0, 1)))
-    assert torch.equal(ours.counts, theirs.counts)
-    for t, count in enumerate(ours.counts.tolist()):
-        assert torch.equal(stack[ours.index[t, :count]], gathered[theirs.index[t, :count]])
+    lists = join(window, selection, view.main_numbers(1, chosen[:, :3]))
+    stack, selected = torch.cat((window.rows, view.plane(1))), read_main(view, 1, chosen[:, :3])
+    assert torch.equal(lists.counts, window.counts + selection.counts)
+    for t, (near, far) in enumerate(zip(window.counts.tolist(), selection.counts.tolist(), strict=True)):
+        expected = torch.cat((window.rows[window.index[t, :near]], selected[t, :far]))
+        assert torch.equal(stack[lists.index[t, : near + far]], expected)
 
 
 def test_codes_are_refused_where_values_are_expected() -> None:
@@ -74,4 +75,4 @@ def test_codes_are_refused_where_values_are_expected() -> None:
 def test_sequences_are_only_scored_together() -> None:
     view = WholeView(SEQUENCES, LENGTH, 4)
     with pytest.raises(ProtocolError, match="all 2"):
-        view.read_index(1, view.spans[:1])
+        view.index_keys(1, view.spans[:1], 1)

@@ -10,7 +10,6 @@ from random import Random
 from training.corpus.sample import Sample, dialogue
 from training.corpus.words import COLOURS, NAMES, PLACES, THINGS, count_words, distinct
 
-
 NUM_NAMED = 600
 """Words up to which a shelf has a name alone; longer ledgers have more shelves than there are names."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from training.corpus import arithmetic, copying, facts, greetings, ledger, pictures, recall, stories, tools
+from training.corpus import arithmetic, copying, facts, greetings, ledger, lists, pictures, recall, stories, tools
 from training.corpus.sample import Family, Sample
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({
@@ -26,6 +26,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({
 })  # fmt: skip
 """Makers of samples, by the name that a mixture weighs."""
 
+DRILLS: Mapping[str, Family] = MappingProxyType({"lists": lists.sample})
+"""Makers of samples that are trained and not scored."""
+
 TRAINING, HELD_OUT = "training", "held out"
 
 
@@ -34,7 +37,7 @@ class Mixture:
     """How often each family comes, and how long its conversations are."""
 
     weights: Mapping[str, float]
-    """By name of `FAMILIES`; need not sum to one."""
+    """By name of `FAMILIES` or `DRILLS`; need not sum to one."""
     shortest: int
     """Words of the shortest conversations asked for."""
     longest: int
@@ -46,4 +49,4 @@ def sample(seed: int, split: str, number: int, mixture: Mixture) -> Sample:
     rng = Random(f"{seed}/{split}/{number}")
     name = rng.choices(list(mixture.weights), list(mixture.weights.values()))[0]
     size = round(mixture.shortest * (mixture.longest / mixture.shortest) ** rng.random())
-    return FAMILIES[name](rng, size)
+    return (FAMILIES.get(name) or DRILLS[name])(rng, size)

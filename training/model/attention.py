@@ -1,20 +1,18 @@
 """The engine's attention, reading compressed rows where they lie.
 
-The engine gathers the selected rows of every query and joins them to the window rows.  Over whole sequences that would
-copy each row many times, so here a list names rows of one stack, the layer's window rows and then the whole plane.
-Lists have the same rows in the same order; everything else is the engine's module.
+The engine's kernels read window rows and a plane, each where it lies.  Here both are joined to one tensor with a
+gradient.  Lists have the same numbers in the same order; everything else is the engine's module.
 """
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from flash41.cache.views import WindowRows
 from flash41.config.architecture import AttentionConfig
 from flash41.config.topology import LayerSpec
 from flash41.kernels.interface import Kernels
-from flash41.model.attention import Attention
-from flash41.model.batch import RowLists, Selection, Selections, Step
+from flash41.model.attention import Attention, join
+from flash41.model.batch import RowLists, Selections, Step
 from flash41.model.indexer import Indexer
 from flash41.model.rope import Rope
 from flash41.model.rounding import Roundings
@@ -64,7 +62,6 @@ class WholeAttention(Attention):
         indexer: Indexer,
         x: Tensor,
         heads: Tensor | None,
-        window: WindowRows,  # noqa: ARG002
         step: Step,
         selections: Selections,
     ) -> None:
@@ -90,16 +87,9 @@ class WholeAttention(Attention):
             unused = RowLists(index=window.index, counts=window.counts)
             return torch.cat((window.rows, view.plane(owner))), unused
         selection = selections.by_owner[topk_owner]
-        if topk_owner not in selections.lists:
-            starts = len(window.rows) + view.plane_starts(owner)
-            selections.lists[topk_owner] = joined(window, selection, starts)
-        return torch.cat((window.rows, view.plane(owner))), selections.lists[topk_owner]
-
-
-def joined(window: WindowRows, selection: Selection, starts: Tensor) -> RowLists:
-    """Lists of window rows with the selected rows appended; `starts` int64 [T] is row 0 of each query's plane."""
-    width = selection.width
-    slot = torch.arange(window.index.shape[1] + width) - window.counts.unsqueeze(1)
-    chosen = selection.rows[:, :width].gather(1, slot.clamp(min=0, max=width - 1)).clamp(min=0)
-    index = torch.where(slot < 0, pad(window.index, (0, width)), starts.unsqueeze(1) + chosen)
-    return RowLists(index=index, counts=window.counts + selection.counts)
+        key = (topk_owner, self._spec.ratio)
+        if key not in selections.lists:
+            selections.lists[key] = join(
+                window, selection, view.main_numbers(owner, selection.rows[:, : selection.width])
+            )
+        return torch.cat((window.rows, view.plane(owner))), selections.lists[key]

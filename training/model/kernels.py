@@ -14,7 +14,8 @@ from torch.nn import functional
 from flash41.kernels.interface import ExpertBank, ExpertWeights
 from flash41.kernels.reference.index import candidate_blocks, index_scores_bf16_chain, inside_blocks, select_rows
 from flash41.kernels.reference.router import WEIGHT_FLOOR, route
-from flash41.numerics.scaled import Quantized
+from flash41.numerics.scaled import Quantized, quantize_fp4_16, quantize_fp4_32, quantize_fp8_32
+from flash41.numerics.stored_rows import AttendedRows, Keys, RowStack, as_keys
 from training.model.dense import dense_attention
 from training.model.mixing import signed_root, sinkhorn
 from training.model.sparse import sparse_attention
@@ -62,6 +63,10 @@ class TrainingKernels:
         """Over the root of the mean square."""
         return self.stored(functional.rms_norm(x, (x.shape[-1],), weight, eps))
 
+    quantize_fp8_32 = staticmethod(quantize_fp8_32)
+    quantize_fp4_32 = staticmethod(quantize_fp4_32)
+    quantize_fp4_16 = staticmethod(quantize_fp4_16)
+
     def fake_fp8_32(self, x: Tensor) -> Tensor:
         """Straight through."""
         return fp8_32(x)
@@ -103,9 +108,11 @@ class TrainingKernels:
         return self.stored(apply(x, self.stored(y), post, comb))
 
     def sparse_attention(
-        self, q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float
+        self, q: Tensor, rows: AttendedRows, index: Tensor, counts: Tensor, sink: Tensor, scale: float
     ) -> Tensor:
         """Gradient into the listed rows; the masses go to the tape."""
+        if isinstance(rows, RowStack):
+            rows, index = rows.gathered(index, counts)
         if self._tape.layout is not None:
             return self.stored(self._dense_attention(q, rows, self._tape.layout, sink, scale))
         blocked = self._tape.blocked
@@ -141,10 +148,10 @@ class TrainingKernels:
         """Softmax over the members of a group, channel by channel."""
         return self.stored((scores.softmax(1) * values).sum(1))
 
-    def index_scores(self, q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+    def index_scores(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
         """Per-head ReLU before the head weight."""
         num_requests, length, num_heads, width = q.shape
-        dots = torch.bmm(q.reshape(num_requests, length * num_heads, width), keys.mT).relu()
+        dots = torch.bmm(q.reshape(num_requests, length * num_heads, width), as_keys(keys).mT).relu()
         return torch.matmul(weights.unsqueeze(2), dots.view(num_requests, length, num_heads, -1)).squeeze(2)
 
     index_scores_bf16_chain = staticmethod(index_scores_bf16_chain)

@@ -16,6 +16,7 @@ from torch import Tensor
 from flash41.cache.views import BatchView, ClosedGroups, Rows, Span, WindowRows
 from flash41.errors import ProtocolError, complaint
 from flash41.numerics.scaled import Quantized
+from flash41.numerics.stored_rows import StoredRows
 
 
 class WholeView:
@@ -82,16 +83,20 @@ class WholeView:
         per_sequence = len(self._planes[owner]) // len(self.spans)
         return torch.arange(len(self.spans)).repeat_interleave(self.length) * per_sequence
 
-    def read_main(self, owner: int, selected: Tensor) -> Tensor:
-        """Compressed rows of each query's selection."""
-        return self._planes[owner][self.plane_starts(owner).unsqueeze(1) + selected.clamp(min=0)]
+    def main_rows(self, owner: int) -> StoredRows:
+        """An owner's plane."""
+        return StoredRows.of(self._planes[owner])
 
-    def read_index(self, owner: int, spans: Sequence[Span]) -> Tensor:
+    def main_numbers(self, owner: int, selected: Tensor) -> Tensor:
+        """Where the rows of each query's selection stand in it."""
+        return self.plane_starts(owner).unsqueeze(1) + selected.clamp(min=0)
+
+    def index_keys(self, owner: int, spans: Sequence[Span], num_rows: int) -> Tensor:
         """Index keys [R, n, d] of all sequences, which are read together because they are of one length."""
         if len(spans) != len(self.spans):
             raise ProtocolError(complaint("sequences scored together", len(spans), f"all {len(self.spans)}"))
-        keys = self._keys.get(owner)
-        return torch.zeros(len(spans), 0, 1) if keys is None else keys.unflatten(0, (len(spans), -1))
+        keys = self._keys[owner]
+        return keys.view(len(spans), -1, keys.shape[1])[:, :num_rows]
 
 
 def values(rows: Rows) -> Tensor:

@@ -5,6 +5,8 @@
 For one request at a time, as in a trace; many requests share the pages of `cache.paged`.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -35,3 +37,7 @@ class ContiguousStore(Store):
     def plane_addresses(self, slots: Tensor, row_ids: Tensor, ratio: int) -> Tensor:
         """Each slot's rows follow each other."""
         return slots * self.capacity(ratio) + row_ids
+
+    def plane_pages(self, slots: Sequence[int], ratio: int) -> tuple[Tensor, int]:
+        """One page each."""
+        return torch.tensor(slots).unsqueeze(1), self.capacity(ratio)

@@ -69,3 +69,7 @@ class PagedStore(Store):
         """Rows through the slots' page tables."""
         rows_per_page = self.block_size // ratio
         return self._table[slots, row_ids // rows_per_page] * rows_per_page + row_ids % rows_per_page
+
+    def plane_pages(self, slots: Sequence[int], ratio: int) -> tuple[Tensor, int]:
+        """Rows of the page table."""
+        return self._table[list(slots)], self.block_size // ratio

@@ -20,6 +20,7 @@ from flash41.cache.placement import Placement
 from flash41.cache.rows import RowBuffer, RowCodec, RowFormats, row_formats, zeroed
 from flash41.cache.store import Buffer
 from flash41.cache.views import Rows
+from flash41.numerics.stored_rows import RowLayout, StoredRows
 
 
 class StridedRows:
@@ -35,6 +36,24 @@ class StridedRows:
     def packs(self) -> bool:
         """Whether rows are kept as codes and scales."""
         return self._codec.packs
+
+    @property
+    def rows(self) -> StoredRows:
+        """The rows where they lie."""
+        memory, size = self._memory, self._memory.element_size()
+        layout = RowLayout(
+            memory=memory,
+            row_format=self._codec.row_format,
+            channels=self._codec.channels,
+            inner=self._inner,
+            codes_start=0,
+            outer_bytes=memory.stride(0) * size,
+            row_bytes=memory.stride(1) * size,
+            scales_start=self._codec.code_bytes,
+            scale_outer_bytes=memory.stride(0) * size,
+            scale_row_bytes=memory.stride(1) * size,
+        )
+        return StoredRows(read=self.read, layout=layout)
 
     def write(self, addresses: Tensor, rows: Rows) -> None:
         """Stores rows [n, channels] at flat row numbers outer * inner + row."""
@@ -74,6 +93,26 @@ class TiledRows:
     def packs(self) -> bool:
         """Whether rows are kept as codes and scales: always."""
         return True
+
+    @property
+    def rows(self) -> StoredRows:
+        """The rows where they lie."""
+        height = self._height
+        layout = RowLayout(
+            memory=self._memory,
+            row_format=self._codec.row_format,
+            channels=self._codec.channels,
+            inner=height,
+            codes_start=0,
+            outer_bytes=self._tile_bytes,
+            row_bytes=height,
+            scales_start=self._value_bytes,
+            scale_outer_bytes=self._tile_bytes,
+            scale_row_bytes=4,
+            run=height,
+            run_bytes=height * height,
+        )
+        return StoredRows(read=self.read, layout=layout)
 
     def write(self, addresses: Tensor, rows: Rows) -> None:
         """Stores rows [n, channels] at row numbers of the plane."""

@@ -15,7 +15,6 @@ numerics.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 from math import prod
 
 import torch
@@ -24,26 +23,7 @@ from torch import Tensor
 from flash41.config.run import PoolDtype, PoolFormat
 from flash41.errors import CapacityError, complaint
 from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
-
-
-class RowFormat(Enum):
-    """How one row is stored."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP4_16 = "fp4_16"
-    FP8_32 = "fp8_32"
-    FP4_32 = "fp4_32"
-    FP8_ROW = "fp8_row"
-
-
-PACKED: dict[RowFormat, tuple[ElementFormat, ScaleFormat, int | None]] = {
-    RowFormat.FP4_16: (ElementFormat.E2M1, ScaleFormat.E4M3, 16),
-    RowFormat.FP8_32: (ElementFormat.E4M3, ScaleFormat.E8M0, 32),
-    RowFormat.FP4_32: (ElementFormat.E2M1, ScaleFormat.E8M0, 32),
-    RowFormat.FP8_ROW: (ElementFormat.E4M3, ScaleFormat.FP32, None),
-}
-"""Element format, scale format and channels per scale (None = the whole row) of each packed format."""
+from flash41.numerics.stored_rows import PACKED, RowFormat, RowLayout, StoredRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +129,23 @@ class RowBuffer:
     def packs(self) -> bool:
         """Whether rows are kept as codes and scales."""
         return self.codec.packs
+
+    @property
+    def rows(self) -> StoredRows:
+        """The rows where they lie."""
+        codes, scales = self._codes, self._scales
+        layout = RowLayout(
+            memory=codes,
+            row_format=self.codec.row_format,
+            channels=self.codec.channels,
+            inner=max(1, self.num_rows),
+            codes_start=0,
+            outer_bytes=0,
+            row_bytes=codes.stride(0) * codes.element_size(),
+            scales_start=scales.data_ptr() - codes.data_ptr() if self.codec.num_scales else 0,
+            scale_row_bytes=scales.stride(0) * scales.element_size() if self.codec.num_scales else 0,
+        )
+        return StoredRows(read=self.read, layout=layout)
 
     @property
     def num_rows(self) -> int:

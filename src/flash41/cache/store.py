@@ -29,6 +29,7 @@ from torch import Tensor
 from flash41.cache.views import ClosedGroups, Rows, Span, WindowRows
 from flash41.config.architecture import ModelConfig
 from flash41.errors import CapacityError, ProtocolError, complaint
+from flash41.numerics.stored_rows import PagedRows, StoredRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,11 @@ class Buffer(Protocol):
         """Whether rows are kept as codes and scales."""
         ...
 
+    @property
+    def rows(self) -> StoredRows:
+        """The rows where they lie, under the same numbers."""
+        ...
+
     def write(self, addresses: Tensor, rows: Rows) -> None:
         """Stores rows [n, channels] at distinct int64 addresses [n]."""
         ...
@@ -117,6 +123,10 @@ class Store(ABC):
     @abstractmethod
     def plane_addresses(self, slots: Tensor, row_ids: Tensor, ratio: int) -> Tensor:
         """Flat row numbers, int64 and broadcast, of rows of the slots' requests in planes of `ratio`."""
+
+    @abstractmethod
+    def plane_pages(self, slots: Sequence[int], ratio: int) -> tuple[Tensor, int]:
+        """Pages int64 [slots, n] of the slots' requests in planes of `ratio`, and rows per page."""
 
     def assign(self, slot: int, page_ids: Sequence[int]) -> None:  # noqa: B027  # most stores have no pages
         """Tells a store of pages which ones a slot has, in order of the positions they hold."""
@@ -171,7 +181,6 @@ class StoreView:
         self.spans = spans
         self._store = store
         self._groups: dict[int, tuple[ClosedGroups, Tensor]] = {}
-        self._planes: dict[tuple[int, ...], Tensor] = {}
         if not spans:
             return  # the tail of a step that holds none
         self._slots, self._starts, self._ends, self._floors, self._shifts = self._of_rows(
@@ -303,18 +312,18 @@ class StoreView:
         """Writes the closed groups' index keys."""
         self._store.index[owner].write(self._closed(self._store.shape.owner_ratios[owner])[1], rows)
 
-    def read_main(self, owner: int, selected: Tensor) -> Tensor:
-        """Compressed rows of each query's selection."""
-        ratio = self._store.shape.owner_ratios[owner]
-        addresses = self._store.plane_addresses(self._slots.unsqueeze(1), selected.clamp(min=0), ratio)
-        return self._store.main[owner].read(addresses)
+    def main_rows(self, owner: int) -> StoredRows:
+        """An owner's compressed rows where they lie."""
+        return self._store.main[owner].rows
 
-    def read_index(self, owner: int, spans: Sequence[Span]) -> Tensor:
-        """Index keys of whole requests, padded to the longest with rows that are never visible."""
+    def main_numbers(self, owner: int, selected: Tensor) -> Tensor:
+        """Flat row numbers of each query's selection."""
         ratio = self._store.shape.owner_ratios[owner]
-        slots, longest = tuple(span.slot for span in spans), max(span.end // ratio for span in spans)
-        plane = (ratio, *slots)
-        if plane not in self._planes:  # the same for every layer that scores them
-            rows = torch.arange(longest).expand(len(slots), -1)
-            self._planes[plane] = self._store.plane_addresses(torch.tensor(slots).unsqueeze(1), rows, ratio)
-        return self._store.index[owner].read(self._planes[plane])
+        return self._store.plane_addresses(self._slots.unsqueeze(1), selected.clamp(min=0), ratio)
+
+    def index_keys(self, owner: int, spans: Sequence[Span], num_rows: int) -> PagedRows:
+        """Index keys of whole requests, whose padding is never visible."""
+        slots = [span.slot for span in spans]
+        pages, rows_per_page = self._store.plane_pages(slots, self._store.shape.owner_ratios[owner])
+        keys = self._store.index[owner].rows
+        return PagedRows(rows=keys, pages=pages, rows_per_page=rows_per_page, num_rows=num_rows)

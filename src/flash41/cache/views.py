@@ -16,6 +16,7 @@ from typing import Protocol
 from torch import Tensor
 
 from flash41.numerics.scaled import Quantized
+from flash41.numerics.stored_rows import Keys, StoredRows
 
 Rows = Tensor | Quantized
 """Rows as the model rounded them: a record of codes and scales, or plain values where nothing is rounded."""
@@ -108,12 +109,16 @@ class BatchView(Protocol):
         """Writes the closed groups' index keys [n, index_d] into an owner's index plane."""
         ...
 
-    def read_main(self, owner: int, selected: Tensor) -> Tensor:
-        """Compressed rows [T, k, d] of int64 selections [T, k] (-1 reads an arbitrary row; the caller masks it)."""
+    def main_rows(self, owner: int) -> StoredRows:
+        """An owner's compressed rows where they lie."""
         ...
 
-    def read_index(self, owner: int, spans: Sequence[Span]) -> Tensor:
-        """Index keys [spans, n, index_d] of whole requests, n the longest of them; shorter ones are padded."""
+    def main_numbers(self, owner: int, selected: Tensor) -> Tensor:
+        """Numbers int64 [T, k] in `main_rows` of selections [T, k]; where a selection is -1, that of any row."""
+        ...
+
+    def index_keys(self, owner: int, spans: Sequence[Span], num_rows: int) -> Keys:
+        """The first `num_rows` index keys of each request; behind a shorter request's own there is padding."""
         ...
 
 

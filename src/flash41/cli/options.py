@@ -99,7 +99,9 @@ DraftAccept = Annotated[
 ]
 Backend = Annotated[
     str,
-    typer.Option("--backend", help="Kernels: auto, reference, cpu, or cpu:LEVEL with LEVEL portable, avx2 or avx512."),
+    typer.Option(
+        "--backend", help="Kernels: auto, reference, cpu, or cpu:LEVEL: portable, avx2, avx512, avx512bf16, amx."
+    ),
 ]
 Threads = Annotated[
     int | None,

@@ -4,8 +4,8 @@ It speaks token ids and knows no words.  One step computes rows of many requests
 `step` until nothing is unfinished and reads the events.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from flash41.checkpoint.expert_counts import ExpertCounts
@@ -31,6 +31,7 @@ class Engine:
         drafting: Drafting | None = None,
         pictures: EncodedPictures | None = None,
         experts: Sequence[ExpertCounts] = (),
+        threads: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         assert (pictures is None) == (limits.images is None), "limits of pictures and an encoder come together"
         self.scheduler = Scheduler(limits)
@@ -38,6 +39,7 @@ class Engine:
         self.drafting = drafting
         self.pictures = pictures
         self._experts = experts
+        self._threads = threads
 
     def add(self, request: Request) -> None:
         """Queues a request; raises RequestError if it can never run."""
@@ -67,6 +69,10 @@ class Engine:
 
         Whatever a step raises ends its requests with ABORT, without events; all others go on with the next step.
         """
+        with self._threads():
+            return self._step()
+
+    def _step(self) -> Sequence[TokenEvent]:
         if self.drafting is not None:
             with self._or_abort(running.request.request_id for running in self.scheduler.undrafted()):
                 self.drafting.propose(self.scheduler)

@@ -5,6 +5,7 @@ against the configured number of classes.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -36,6 +37,7 @@ from flash41.engram.hashing import EngramHash, engram_hashes
 from flash41.engram.tables import EngramTable
 from flash41.engram.vocabulary import TokenMap
 from flash41.kernels.interface import Kernels
+from flash41.kernels.threads import threads_of
 from flash41.model.backbone import Backbone
 from flash41.model.build import build_backbone
 from flash41.model.build_drafter import build_drafter
@@ -117,7 +119,8 @@ class LoadedModel:
             drafting = Drafting(runner, plan.draft_tokens, plan.draft_accept, schedule)
         limits = self.limits(plan)
         pictures = None if limits.images is None or self.encoder is None else EncodedPictures(self.encoder)
-        return Engine(runner, limits, drafting, pictures, self.checkpoint.expert_counts)
+        threads = partial(threads_of, self.kernels)
+        return Engine(runner, limits, drafting, pictures, self.checkpoint.expert_counts, threads)
 
     def _shelf_limits(self, plan: RunPlan) -> ShelfLimits | None:
         if not plan.pictures.num_rows:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from flash41.numerics.scaled import Quantized
+from flash41.numerics.stored_rows import AttendedRows, Keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,18 @@ class Kernels(Protocol):
         """X [..., d] over the root of its mean square, times weight [d]."""
         ...
 
+    def quantize_fp8_32(self, x: Tensor) -> Quantized:
+        """X [..., K] as FP8 codes with a power-of-two scale per 32 channels."""
+        ...
+
+    def quantize_fp4_32(self, x: Tensor) -> Quantized:
+        """X [..., K] as FP4 codes with a power-of-two scale per 32 channels."""
+        ...
+
+    def quantize_fp4_16(self, x: Tensor) -> Quantized:
+        """X [..., K] as FP4 codes with an E4M3 scale per 16 channels."""
+        ...
+
     def fake_fp8_32(self, x: Tensor) -> Tensor:
         """What x [..., K] reads after storage in FP8 with a scale per 32 channels, in x's dtype."""
         ...
@@ -95,7 +108,7 @@ class Kernels(Protocol):
         ...
 
     def sparse_attention(
-        self, q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float
+        self, q: Tensor, rows: AttendedRows, index: Tensor, counts: Tensor, sink: Tensor, scale: float
     ) -> Tensor:
         """[T, H, d]: each query attends to rows[index[t, :counts[t]]]; rows [R, d] are keys and values at once."""
         ...
@@ -108,11 +121,14 @@ class Kernels(Protocol):
         """FP32 [n, d]: per-channel softmax pooling of FP32 [n, ratio, d]."""
         ...
 
-    def index_scores(self, q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
-        """FP32 [R, L, N]: sum over heads of weights * relu(q . k); q [R, L, heads, d], keys [R, N, d] of R requests."""
+    def index_scores(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
+        """FP32 [R, L, N]: sum over heads of weights * relu(q . k); q [R, L, heads, d], keys [R, N, d] of R requests.
+
+        Where keys name blocks, scores of rows outside of them may be anything.
+        """
         ...
 
-    def index_scores_bf16_chain(self, q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+    def index_scores_bf16_chain(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
         """`index_scores` in the official demo's BF16 chain; used by profile `demo` only."""
         ...
 

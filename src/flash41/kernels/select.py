@@ -2,7 +2,7 @@
 
 auto            cpu where its library can be built and loaded, else reference, with one warning that says why
 cpu             compiled kernels of the highest level this CPU has
-cpu:LEVEL       compiled kernels of a lower level: portable, avx2 or avx512
+cpu:LEVEL       compiled kernels of a lower level: portable, avx2, avx512, avx512bf16 or amx
 reference       plain torch
 """
 

@@ -24,6 +24,7 @@ from flash41.model.indexer import Indexer
 from flash41.model.linear import GroupedOutput, RMSNorm, ScaledLinear
 from flash41.model.rope import Rope
 from flash41.model.rounding import Roundings, as_tensor
+from flash41.numerics.stored_rows import AttendedRows, RowStack
 
 
 class Attention(nn.Module):
@@ -83,7 +84,7 @@ class Attention(nn.Module):
         if self.compressor is not None:
             self._write_plane(x, self.compressor, step)
         if self.indexer is not None:
-            self._score(self.indexer, x, index_heads, window, step, selections)
+            self._score(self.indexer, x, index_heads, step, selections)
         rows, lists = self._rows(window, step, selections)
         scale = self._config.head_dim**-0.5
         o = self._kernels.sparse_attention(q, rows, lists.index, lists.counts, self.attn_sink, scale)
@@ -113,46 +114,31 @@ class Attention(nn.Module):
             step.probe(f"{self._name}.index.key", as_tensor(key, x.dtype))
             step.probe(f"{self._name}.attn.main_row", as_tensor(main, x.dtype))
 
-    def _score(
-        self, indexer: Indexer, x: Tensor, heads: Tensor | None, window: WindowRows, step: Step, selections: Selections
-    ) -> None:
+    def _score(self, indexer: Indexer, x: Tensor, heads: Tensor | None, step: Step, selections: Selections) -> None:
         """Chooses rows for this layer and all that reuse its choice in this forward."""
         assert heads is not None, "a scorer projects its index heads beside its query"
-        layer_id = self._spec.layer_id
-        selection = indexer(x, heads, step, selections)
-        selections.by_owner[layer_id] = selection
-        selections.lists[layer_id] = join(window, selection, selections)
+        selections.by_owner[self._spec.layer_id] = indexer(x, heads, step, selections)
 
-    def _rows(self, window: WindowRows, step: Step, selections: Selections) -> tuple[Tensor, RowLists]:
-        """The stack of rows this layer reads, and each query's list into it."""
+    def _rows(self, window: WindowRows, step: Step, selections: Selections) -> tuple[AttendedRows, RowLists]:
+        """The rows this layer reads where they lie, and each query's list of them."""
         owner, topk_owner = self._spec.kv_owner, self._spec.topk_owner
-        if owner is None or topk_owner is None:
+        if owner is None or topk_owner is None or selections.by_owner[topk_owner].width == 0:
             return window.rows, RowLists(index=window.index, counts=window.counts)
-        selection = selections.by_owner[topk_owner]
-        if topk_owner not in selections.lists:  # chosen before the rows of the forward became fewer
-            selections.lists[topk_owner] = join(window, selection, selections)
-        lists = selections.lists[topk_owner]
-        if selection.width == 0:
-            return window.rows, lists
-        if selections.read is None or selections.read[0] != (owner, topk_owner):
-            chosen = step.view.read_main(owner, selection.rows[:, : selection.width]).flatten(0, 1)
-            selections.read = (owner, topk_owner), chosen
-        return torch.cat((window.rows, selections.read[1])), lists
+        key = (topk_owner, self._spec.ratio)
+        if key not in selections.lists:  # layers that reuse a choice read the same numbers, each in its own plane
+            selection = selections.by_owner[topk_owner]
+            numbers = step.view.main_numbers(owner, selection.rows[:, : selection.width])
+            selections.lists[key] = join(window, selection, numbers)
+        return RowStack(own=window.rows, plane=step.view.main_rows(owner)), selections.lists[key]
 
 
-def join(window: WindowRows, selection: Selection, selections: Selections) -> RowLists:
-    """Lists of window rows with the selected rows appended.
+def join(window: WindowRows, selection: Selection, numbers: Tensor) -> RowLists:
+    """Lists of window rows with the selected rows appended, whose numbers [T, width] in their plane are given.
 
     [window 0 .. c-1 | selected 0 .. s-1 | unused ...]      c, s differ from query to query
-
-    Where a row stands depends on the width of a selection only, so selections of one width share the numbers.
     """
     width, counts = selection.width, window.counts
-    if width == 0:
-        return RowLists(index=window.index, counts=counts)
-    if width not in selections.numbers:
-        slot = torch.arange(window.index.shape[1] + width) - counts.unsqueeze(1)
-        first = window.rows.shape[0] + torch.arange(len(counts)).unsqueeze(1) * width
-        padded = torch.nn.functional.pad(window.index, (0, width))
-        selections.numbers[width] = torch.where(slot < 0, padded, first + slot.clamp_(min=0, max=width - 1))
-    return RowLists(index=selections.numbers[width], counts=counts + selection.counts)
+    slot = torch.arange(window.index.shape[1] + width) - counts.unsqueeze(1)
+    padded = torch.nn.functional.pad(window.index, (0, width))
+    far = len(window.rows) + numbers.gather(1, slot.clamp(min=0, max=width - 1))
+    return RowLists(index=torch.where(slot < 0, padded, far), counts=counts + selection.counts)

@@ -97,8 +97,8 @@ class Selection:
 class RowLists:
     """Which rows each query attends to: its window, then its selection, as numbers into one stack of rows.
 
-    The stack is the layer's window rows followed by `width` chosen rows of every query.  Layers that share a selection
-    share the lists, since all layers of a forward see windows of the same shape.
+    The stack is the layer's window rows followed by the plane it reads.  Layers that share a selection share the lists:
+    all layers of a forward see windows of the same shape, and rows of one ratio have the same numbers in each plane.
     """
 
     index: Tensor
@@ -113,11 +113,7 @@ class Selections:
 
     by_owner: dict[int, Selection] = field(default_factory=dict)
     """Selection of each scorer, by layer id."""
-    lists: dict[int, RowLists] = field(default_factory=dict)
-    """Row lists of each selection, by the same layer id."""
-    numbers: dict[int, Tensor] = field(default_factory=dict)
-    """`RowLists.index` of all selections of a width, by the width."""
-    read: tuple[tuple[int, int], Tensor] | None = None
-    """Owner and scorer of the rows read last, and these [T * width, d]; layers that reuse a selection read them too."""
+    lists: dict[tuple[int, int], RowLists] = field(default_factory=dict)
+    """Row lists of each selection, by the same layer id and the ratio of the planes read."""
     candidates: Tensor | None = None
     """int64 [T, n]: blocks kept by the candidate source, ascending, -1 tail."""

@@ -12,6 +12,7 @@ spec: attention.md section 11.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from flash41.kernels.interface import Kernels
 from flash41.model.batch import Angles, Selection, Selections, Step
 from flash41.model.linear import Linear, RMSNorm, ScaledLinear
 from flash41.model.rounding import Rounding, as_tensor
+from flash41.numerics.stored_rows import Keys, PagedRows
 
 RowsOfBand = Tensor | slice
 """Which rows of a forward are scored at once; all of them, mostly."""
@@ -90,7 +92,9 @@ class Indexer(nn.Module):
             width = min(config.candidate_blocks, -(-most // config.candidate_block_size))
             selections.candidates = torch.full((num_rows, width), -1)
         trace = torch.full((num_rows, most), -torch.inf) if step.probe.active else None
-        for rows, scores in self._bands(q, weights, step):
+        # A trace shows all scores, also those that no selection looks at.
+        blocks = selections.candidates if spec.bounded_by_candidates and trace is None else None
+        for rows, scores in self._bands(q, weights, step, blocks):
             visible = step.visible[spec.ratio][rows]
             selected[rows] = self._select(rows, scores, visible, selections)
             if trace is not None:
@@ -121,27 +125,39 @@ class Indexer(nn.Module):
             allowed &= inside
         return self._kernels.select_rows(scores, allowed, config.topk)
 
-    def _bands(self, q: Tensor, weights: Tensor, step: Step) -> Iterator[tuple[RowsOfBand, Tensor]]:
+    def _bands(
+        self, q: Tensor, weights: Tensor, step: Step, blocks: Tensor | None
+    ) -> Iterator[tuple[RowsOfBand, Tensor]]:
         """(rows of the forward, their scores [rows, N]) in pieces that fit in memory.
 
         Spans of equal length are scored together, each against its own request's keys.
         """
         for spans, owner in self._buckets(step):
             # A stale plane has rows of its owner's ratio, of which as many are read as this layer has.
-            keys = step.view.read_index(owner, spans)[:, : max(span.end for span in spans) // self._spec.ratio]
-            if keys.shape[1] == 0:
+            num_keys = max(span.end for span in spans) // self._spec.ratio
+            if num_keys == 0:
                 continue
+            keys = step.view.index_keys(owner, spans, num_keys)
             num_spans, length = len(spans), spans[0].length
-            size = max(1, SCORES_PER_BAND // (num_spans * keys.shape[1]))
+            size = max(1, SCORES_PER_BAND // (num_spans * num_keys))
             if num_spans == len(step.view.spans) and length <= size:
                 every = (num_spans, length)
-                scores = self._scores(q.unflatten(0, every), keys, weights.unflatten(0, every))
+                inside = self._inside(keys, None if blocks is None else blocks.unflatten(0, every))
+                scores = self._scores(q.unflatten(0, every), inside, weights.unflatten(0, every))
                 yield slice(None), scores.flatten(0, 1)
                 continue
             rows = torch.tensor([span.offset for span in spans]).unsqueeze(1) + torch.arange(length)
             for first in range(0, length, size):
                 band = rows[:, first : first + size]
-                yield band.flatten(), self._scores(q[band], keys, weights[band]).flatten(0, 1)
+                inside = self._inside(keys, None if blocks is None else blocks[band])
+                yield band.flatten(), self._scores(q[band], inside, weights[band]).flatten(0, 1)
+
+    def _inside(self, keys: Keys, blocks: Tensor | None) -> Keys:
+        """Keys that say which of their scores a bounded scorer looks at, where they are enough to leave some out."""
+        size = self._config.candidate_block_size
+        if blocks is None or not isinstance(keys, PagedRows) or keys.num_rows <= blocks.shape[-1] * size:
+            return keys
+        return replace(keys, blocks=blocks, block_size=size)
 
     def _buckets(self, step: Step) -> list[tuple[Sequence[Span], int]]:
         """Spans of equal length, with the owner whose keys they are scored against."""

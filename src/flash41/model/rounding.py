@@ -13,13 +13,7 @@ from torch import Tensor
 from flash41.cache.views import Rows
 from flash41.config.run import PoolDtype, PoolFormat, Profile
 from flash41.kernels.interface import Kernels
-from flash41.numerics.scaled import (
-    Quantized,
-    quantize_fp4_16,
-    quantize_fp4_32,
-    quantize_fp8_32,
-    quantize_fp8_row,
-)
+from flash41.numerics.scaled import Quantized, quantize_fp8_row
 
 Rounding = Callable[[Tensor], Rows]
 
@@ -58,8 +52,12 @@ def roundings(profile: Profile, pool: PoolFormat, kernels: Kernels) -> Roundings
     packed = pool.main is PoolDtype.FP4
     by_row = profile.index_rounding(pool.index) == "fp8"
     return Roundings(
-        window=quantize_fp8_32 if packed else kernels.fake_fp8_32,
-        main=quantize_fp4_16 if packed else kernels.fake_fp4_16,
-        key=quantize_fp8_row if by_row else quantize_fp4_32 if pool.index is PoolDtype.FP4 else kernels.fake_fp4_32,
+        window=kernels.quantize_fp8_32 if packed else kernels.fake_fp8_32,
+        main=kernels.quantize_fp4_16 if packed else kernels.fake_fp4_16,
+        key=quantize_fp8_row
+        if by_row
+        else kernels.quantize_fp4_32
+        if pool.index is PoolDtype.FP4
+        else kernels.fake_fp4_32,
         query=quantize_fp8_row if by_row else kernels.fake_fp4_32,
     )

@@ -4,7 +4,7 @@ A step of T rows over N requests of at most C tokens, on one of P ranks; b bytes
 
     residual     T S D (3b + 16)                     streams before and after a sub-layer, and as FP64 in its mixing
     queries      T (H/P + 1) d (4b + 16)             heads before and after their rotation, the output, as FP64 in bands
-    rows         T K (2 d b + 8) + (N W + T) 2 d b   selected rows gathered, then stacked below windows; addresses
+    rows         T K (2 d b + 8) + (N W + T) 2 d b   selected rows, which a backend may gather and stack below windows
     lists        T (W + K) 8 (scorers + 4)           row numbers of each query, kept for every scorer of the forward
     index keys   N ceil(C / r) (dI (b + 1) + 24)     keys of whole requests, for the owner with the smallest ratio r
     scores       40 min(T N', B)                     a band of FP32 scores with masks and order; N' rows, B = 2^25

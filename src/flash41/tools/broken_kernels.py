@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flash41.kernels.interface import ExpertBank, ExpertWeights, Kernels
+from flash41.numerics.stored_rows import AttendedRows, Keys, as_keys
 
 
 class Wrapped:
@@ -24,10 +25,10 @@ class Wrapped:
 class WithoutRelu(Wrapped):
     """Scores heads without their ReLU."""
 
-    def index_scores(self, q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+    def index_scores(self, q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
         """Folds the heads into one query."""
         folded = (q.double() * weights.double().unsqueeze(-1)).sum(2)
-        return torch.matmul(folded, keys.double().transpose(1, 2)).float()
+        return torch.matmul(folded, as_keys(keys).double().transpose(1, 2)).float()
 
 
 class WithTransposedComb(Wrapped):
@@ -126,7 +127,7 @@ class WithoutSink(Wrapped):
     """Attends without the sink in the denominator."""
 
     def sparse_attention(
-        self, q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float
+        self, q: Tensor, rows: AttendedRows, index: Tensor, counts: Tensor, sink: Tensor, scale: float
     ) -> Tensor:
         """A sink of minus infinity weighs nothing."""
         return self.inner.sparse_attention(q, rows, index, counts, torch.full_like(sink, -torch.inf), scale)

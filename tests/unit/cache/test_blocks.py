@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from flash41.cache.blocks import DraftView
 from flash41.cache.contiguous import ContiguousStore
-from flash41.cache.rows import RowBuffer, RowFormat, RowFormats
+from flash41.cache.rows import RowBuffer, RowFormats
 from flash41.cache.store import StoreShape
 from flash41.cache.views import Span
 from flash41.errors import ProtocolError
 from flash41.numerics.scaled import quantize_fp8_32
+from flash41.numerics.stored_rows import RowFormat
 from helpers.tensors import normal, vectors
 
 FP32 = RowFormats(window=RowFormat.FP32, main=RowFormat.FP32, index=RowFormat.FP32)

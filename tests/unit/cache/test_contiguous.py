@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flash41.cache.contiguous import ContiguousStore
-from flash41.cache.rows import RowBuffer, RowFormat, RowFormats
+from flash41.cache.rows import RowBuffer, RowFormats
 from flash41.cache.store import StoreShape, StoreView, store_shape
 from flash41.cache.views import Span
 from flash41.errors import CapacityError, ProtocolError
 from flash41.numerics.scaled import quantize_fp4_16, quantize_fp4_32, quantize_fp8_32
+from flash41.numerics.stored_rows import RowFormat
 from helpers.config_documents import release_config, tiny_config
+from helpers.planes import read_index, read_main
 from helpers.tensors import normal, vectors
 
 VISIBILITY, ROPE = vectors("visibility"), vectors("rope")
@@ -122,10 +124,10 @@ def read_planes(
     view: StoreView, owner: int, ratio: int, spans: Sequence[Span], requests: Sequence[int], seen: dict[int, Seen]
 ) -> None:
     longest = max(span.end // ratio for span in spans)
-    keys = view.read_index(owner, spans)
+    keys = read_index(view, owner, spans, longest)
     assert keys.shape == (len(spans), longest, 1)
     everything = torch.arange(longest).repeat(sum(span.length for span in spans), 1)
-    main = view.read_main(owner, everything)
+    main = read_main(view, owner, everything)
     for number, span in enumerate(spans):
         count, request = span.end // ratio, requests[span.slot]
         seen[request].index[owner] = keys[number, :count, 0].tolist()
@@ -264,7 +266,10 @@ def test_visible_row_vectors(case: dict[str, int]) -> None:
     store = ContiguousStore(shape(num_slots=1, max_positions=1 << 20, owner_ratios=owners, member_depth=2), FP32)
     store.cursors[0] = position
     span = Span(slot=0, start=position, length=1, offset=0)
-    assert store.view([span]).read_index(0, [span]).shape == (1, case["visible"], 1)
+    view = store.view([span])
+    closed = view.closed_groups(ratio).row_ids.tolist()
+    assert closed == ([case["visible"] - 1] if (position + 1) % ratio == 0 else [])
+    assert read_index(view, 0, [span], case["visible"]).shape == (1, case["visible"], 1)
 
 
 @pytest.mark.parametrize("case", ROPE["key_positions"])
@@ -294,7 +299,8 @@ def test_packed_and_plain_pools_show_the_same_bits() -> None:
             view.append_main(2, quantize_fp4_16(normal(count, 64, seed=count, sigma=0.01)))
             view.append_index(2, quantize_fp4_32(normal(count, 32, seed=count)))
             selected = torch.tensor([[0, -1]] * num_rows)
-            results.append((shown.rows, view.read_main(2, selected)[:, 0], view.read_index(2, spans)))
+            longest = max(span.end // 2 for span in spans)
+            results.append((shown.rows, read_main(view, 2, selected)[:, 0], read_index(view, 2, spans, longest)))
         for packed, plain in zip(*results, strict=True):
             assert (packed.dtype, plain.dtype) == (torch.bfloat16, torch.bfloat16)
             assert torch.equal(packed, plain)

@@ -19,6 +19,7 @@ from flash41.config.run import PoolDtype
 from flash41.errors import CapacityError, ProtocolError
 from helpers.cache_geometry import tiny
 from helpers.config_documents import tiny_config
+from helpers.planes import read_index, read_main
 from helpers.pool_rows import random_rows
 from helpers.tensors import normal
 
@@ -131,8 +132,8 @@ class Twins:
     def _compare_planes(one: StoreView, other: StoreView, spans: list[Span], owner: int, ratio: int) -> None:
         longest = max(span.end // ratio for span in spans)
         everything = torch.arange(longest).repeat(sum(span.length for span in spans), 1)
-        main, expected_main = one.read_main(owner, everything), other.read_main(owner, everything)
-        keys, expected_keys = one.read_index(owner, spans), other.read_index(owner, spans)
+        main, expected_main = read_main(one, owner, everything), read_main(other, owner, everything)
+        keys, expected_keys = (read_index(view, owner, spans, longest) for view in (one, other))
         for number, span in enumerate(spans):
             visible = span.end // ratio  # what lies behind is padding, which the model masks
             rows = slice(span.offset, span.offset + span.length)

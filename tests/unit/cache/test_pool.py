@@ -10,12 +10,13 @@ from torch import Tensor
 from flash41.cache.geometry import PoolGeometry, pool_geometry
 from flash41.cache.placement import Placement, placement
 from flash41.cache.pool import Pool, TiledRows
-from flash41.cache.rows import RowFormat, RowFormats, row_formats
+from flash41.cache.rows import RowFormats, row_formats
 from flash41.cache.store import Buffer
 from flash41.cache.views import Rows
 from flash41.config.huggingface import config_from_dict
 from flash41.config.run import PoolDtype
 from flash41.errors import ConfigError
+from flash41.numerics.stored_rows import RowFormat
 from helpers.cache_geometry import PAIRS, pool, release, tiny
 from helpers.config_documents import patched, tiny_text
 from helpers.pool_rows import random_rows, row_codes, row_scales, row_values

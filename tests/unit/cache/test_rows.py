@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from flash41.cache.rows import PACKED, RowBuffer, RowFormat, RowFormats, row_formats, zeroed
+from flash41.cache.rows import RowBuffer, RowFormats, row_formats, zeroed
 from flash41.config.run import PoolDtype, PoolFormat, Profile
 from flash41.errors import CapacityError
 from flash41.numerics.scaled import Quantized, quantize_fp4_16, quantize_fp4_32, quantize_fp8_32, quantize_fp8_row
+from flash41.numerics.stored_rows import PACKED, RowFormat
 from helpers.tensors import normal
 
 QUANTIZERS: dict[RowFormat, Callable[[torch.Tensor], Quantized]] = {

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from flash41.cache.contiguous import ContiguousStore
-from flash41.cache.rows import RowFormat, RowFormats
+from flash41.cache.rows import RowFormats
 from flash41.cache.store import StoreShape, store_shape
 from flash41.cache.views import Span
 from flash41.errors import ProtocolError
+from flash41.numerics.stored_rows import RowFormat
 from helpers.cache_geometry import release
 from helpers.config_documents import release_config, tiny_config
+from helpers.planes import read_index, read_main
 from helpers.tensors import vectors
 
 FP32 = RowFormats(window=RowFormat.FP32, main=RowFormat.FP32, index=RowFormat.FP32)
@@ -62,8 +64,8 @@ class Request:
         view.append_main(0, sums)
         view.append_index(0, -sums)
         everything = torch.arange(len(self.planes)).expand(count, -1)
-        assert view.read_main(0, everything)[0, :, 0].tolist() == self.planes
-        assert (-view.read_index(0, view.spans)[0, :, 0]).tolist() == self.planes
+        assert read_main(view, 0, everything)[0, :, 0].tolist() == self.planes
+        assert (-read_index(view, 0, view.spans, len(self.planes))[0, :, 0]).tolist() == self.planes
 
     def _close(self, members: Tensor) -> None:
         whole = len(self.kept) // RATIO

@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from flash41.cache.contiguous import ContiguousStore
-from flash41.cache.rows import RowFormat, RowFormats
+from flash41.cache.rows import RowFormats
 from flash41.cache.store import StoreShape
 from flash41.cache.views import Span, WindowRows
+from flash41.numerics.stored_rows import RowFormat
 
 WINDOW = 4
 SHAPE = StoreShape(

@@ -5,6 +5,7 @@ import pytest
 
 from flash41.errors import RequestError
 from helpers.command_line import invoke, program
+from helpers.zygote import forked_python
 
 CALLS = [
     {"prompt": "Once", "max_tokens": 2, "seed": 1},
@@ -53,7 +54,7 @@ def test_results_under_other_options_are_another_batch(source: Path, tmp_path: P
 def test_a_file_that_is_refused_is_one_line_and_no_model_is_opened(source: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("mine\n")
-    found = program(["batch", source, notes, "--model", tmp_path / "nowhere"])
+    found = program(["batch", source, notes, "--model", tmp_path / "nowhere"], python=forked_python())
     assert (found.returncode, found.stdout) == (1, "")
     assert found.stderr.startswith("error: output file: got")
     assert found.stderr.count("\n") == 1

@@ -16,6 +16,7 @@ from flash41.version import __version__
 from helpers.checkpoints import TINY
 from helpers.command_line import PROGRAM, environment, invoke, program
 from helpers.config_documents import DATA
+from helpers.zygote import forked_python
 
 COMMANDS = ("generate", "batch", "bench", "inspect", "doctor", "trace", "make-tiny", "make-checkpoint")
 WITHOUT_TORCH = """
@@ -142,10 +143,11 @@ def test_closed_streams_are_no_traceback() -> None:
 def test_an_output_that_knows_only_ascii_loses_characters_and_no_more() -> None:
     arguments = ["generate", "--model", str(TINY), "--token-ids", "0,5,6", "--max-tokens", "12", "--seed", "1"]
     outputs = {}
-    for encoding in ("utf-8", "ascii"):
-        for options in ((), ("--json",)):
+    # Once as a process of its own, which finds out for itself what its streams know.
+    for encoding, pythons in {"utf-8": [forked_python()] * 2, "ascii": [[sys.executable], forked_python()]}.items():
+        for python, options in zip(pythons, ((), ("--json",)), strict=True):
             found = subprocess.run(
-                [sys.executable, "-c", PROGRAM, *arguments, *options],
+                [*python, "-c", PROGRAM, *arguments, *options],
                 capture_output=True,
                 check=True,
                 env={**environment(), "PYTHONIOENCODING": encoding},
@@ -161,7 +163,7 @@ def test_an_output_that_knows_only_ascii_loses_characters_and_no_more() -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "doctor"])
 def test_a_name_that_no_file_system_takes_is_one_error(command: str) -> None:
-    found = program([command, "a" * 5000])
+    found = program([command, "a" * 5000], python=forked_python())
     assert found.returncode == 1
     assert "File name too long" in found.stdout + found.stderr
     assert "Traceback" not in found.stderr

@@ -15,7 +15,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -36,13 +37,16 @@ FLAGS = (
     "-std=c++17",
     "-O3",
     "-fPIC",
-    "-shared",
     "-pthread",
     "-fvisibility=hidden",
     # A contracted product and sum would be rounded once in one place and twice in another: rows would not stand alone.
     "-ffp-contract=off",
     "-fno-math-errno",
+    "-Wno-psabi",  # vectors wider than the registers are passed inside one file only
 )
+PARTS = (1, 2)
+"""Parts of a library, `FLASH41_PART` of `src/library.h`."""
+
 TIMEOUT_SECONDS = 600
 SHOWN_LINES = 12
 """Lines of a compiler's complaint that are repeated."""
@@ -154,22 +158,42 @@ def _build(path: Path, level: Level, compiler: Compiler, texts: Mapping[str, byt
         folder = Path(scratch)
         for name, text in texts.items():
             (folder / name).write_bytes(text)
-        made = folder / "library.so"
-        source = folder / f"level_{level.value}.cpp"
-        command = [compiler.path, *FLAGS, *level.compiler_flags, str(source), "-o", str(made)]
-        try:
-            told = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise KernelError(complaint("C++ compiler", compiler.path, "one that runs", str(error))) from error
-        if told.returncode != 0:
-            shown = "\n".join(told.stderr.splitlines()[:SHOWN_LINES])
-            raise KernelError(
-                complaint(
-                    f"build of the {level.value} library with {compiler.path}",
-                    f"exit status {told.returncode}",
-                    "0",
-                    f"use --backend reference\n{shown}",
-                )
-            )
+        made = compile_library(compiler, (*FLAGS, *level.compiler_flags), folder / f"level_{level.value}.cpp")
         made.chmod(0o700)
         made.replace(path)
+
+
+def compile_library(compiler: Compiler, flags: Sequence[str], source: Path) -> Path:
+    """The library of a level, whose parts are compiled side by side, beside its source.
+
+    Raises KernelError with the compiler's first words where it fails.
+    """
+    objects = [source.with_suffix(f".{part}.o") for part in PARTS]
+    parts = [
+        ["-c", f"-DFLASH41_PART={part}", str(source), "-o", str(made)]
+        for part, made in zip(PARTS, objects, strict=True)
+    ]
+    with ThreadPoolExecutor(len(PARTS)) as compilations:
+        for _ in compilations.map(lambda arguments: _compile(compiler, [*flags, *arguments], source), parts):
+            pass
+    made = source.with_suffix(".so")
+    _compile(compiler, ["-shared", "-pthread", *map(str, objects), "-o", str(made)], source)
+    return made
+
+
+def _compile(compiler: Compiler, arguments: Sequence[str], source: Path) -> None:
+    command = [compiler.path, *arguments]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KernelError(complaint("C++ compiler", compiler.path, "one that runs", str(error))) from error
+    if told.returncode != 0:
+        shown = "\n".join(told.stderr.splitlines()[:SHOWN_LINES])
+        raise KernelError(
+            complaint(
+                f"build of {source.name} with {compiler.path}",
+                f"exit status {told.returncode}",
+                "0",
+                f"use --backend reference\n{shown}",
+            )
+        )

@@ -15,7 +15,7 @@ from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
 NUM_ROWS = 36
 WIDTH = 320
 NUM_INPUTS = 6
-ROUNDINGS = WIDTH // 32 + 8
+ROUNDINGS = WIDTH // 32 + 16
 """Of FP32 sums, per result; see `kernels.cpu.products`."""
 
 

@@ -3,6 +3,8 @@
     portable    any CPU (SSE2 on x86-64, NEON on aarch64, whatever the compiler targets elsewhere)
     avx2        AVX2, FMA, F16C
     avx512      AVX-512 F, BW, DQ, VL
+    avx512bf16  those, VBMI, and dot products of BF16 pairs
+    amx         those, and products of BF16 tiles (AMX)
 
 Each level is a library of its own, so nothing built for a newer CPU is ever loaded on an older one.
 """
@@ -22,6 +24,8 @@ class Level(enum.Enum):
     PORTABLE = "portable"
     AVX2 = "avx2"
     AVX512 = "avx512"
+    AVX512BF16 = "avx512bf16"
+    AMX = "amx"
 
     @property
     def compiler_flags(self) -> tuple[str, ...]:
@@ -29,15 +33,27 @@ class Level(enum.Enum):
         return COMPILER_FLAGS[self]
 
 
+AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
+AVX512_FLAGS = (*AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+AVX512BF16_FLAGS = (*AVX512_FLAGS, "-mavx512vbmi", "-mavx512bf16")
+
 COMPILER_FLAGS = {
     Level.PORTABLE: (),
-    Level.AVX2: ("-mavx2", "-mfma", "-mf16c"),
-    Level.AVX512: ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"),
+    Level.AVX2: AVX2_FLAGS,
+    Level.AVX512: AVX512_FLAGS,
+    Level.AVX512BF16: AVX512BF16_FLAGS,
+    Level.AMX: (*AVX512BF16_FLAGS, "-mamx-tile", "-mamx-bf16"),
 }
+AVX2_FEATURES = frozenset({"avx2", "fma", "f16c"})
+AVX512_FEATURES = AVX2_FEATURES | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+AVX512BF16_FEATURES = AVX512_FEATURES | {"avx512vbmi", "avx512_bf16"}
+
 CPU_FLAGS = {
     Level.PORTABLE: frozenset[str](),
-    Level.AVX2: frozenset({"avx2", "fma", "f16c"}),
-    Level.AVX512: frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"}),
+    Level.AVX2: AVX2_FEATURES,
+    Level.AVX512: AVX512_FEATURES,
+    Level.AVX512BF16: AVX512BF16_FEATURES,
+    Level.AMX: AVX512BF16_FEATURES | {"amx_tile", "amx_bf16"},
 }
 
 

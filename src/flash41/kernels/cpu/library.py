@@ -22,6 +22,9 @@ PLAIN_BF16 = 2
 PLAIN_F32 = 3
 """Formats of weights."""
 
+OUT_OF_MEMORY = 1
+"""What an operation returns that found no memory."""
+
 
 class Matrix(ctypes.Structure):
     """A weight where it lies."""
@@ -72,12 +75,32 @@ class Experts(ctypes.Structure):
     )
 
 
+class StoredRecord(ctypes.Structure):
+    """Rows of a cache where they lie."""
+
+    _fields_ = (
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("format", c_int64),
+        ("channels", c_int64),
+        ("inner", c_int64),
+        ("outer_bytes", c_int64),
+        ("row_bytes", c_int64),
+        ("scale_outer_bytes", c_int64),
+        ("scale_row_bytes", c_int64),
+        ("run", c_int64),
+        ("run_bytes", c_int64),
+    )
+
+
 class Attention(ctypes.Structure):
     """Queries, the rows they may read, and their lists."""
 
     _fields_ = (
         ("q", c_void_p),
-        ("keys", c_void_p),
+        ("own", StoredRecord),
+        ("plane", StoredRecord),
+        ("num_own", c_int64),
         ("index", c_void_p),
         ("counts", c_void_p),
         ("sink", c_void_p),
@@ -89,6 +112,45 @@ class Attention(ctypes.Structure):
         ("index_stride", c_int64),
         ("dtype", c_int64),
         ("scale", c_float),
+    )
+
+
+class FullAttention(ctypes.Structure):
+    """Queries, keys and values of all heads."""
+
+    _fields_ = (
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("out", c_void_p),
+        ("rows", c_int64),
+        ("heads", c_int64),
+        ("width", c_int64),
+        ("dtype", c_int64),
+        ("scale", c_float),
+    )
+
+
+class Scores(ctypes.Structure):
+    """Index queries, the keys they are scored against, and where scores go."""
+
+    _fields_ = (
+        ("q", c_void_p),
+        ("weights", c_void_p),
+        ("keys", StoredRecord),
+        ("pages", c_void_p),
+        ("scores", c_void_p),
+        ("requests", c_int64),
+        ("length", c_int64),
+        ("heads", c_int64),
+        ("width", c_int64),
+        ("dtype", c_int64),
+        ("num_pages", c_int64),
+        ("rows_per_page", c_int64),
+        ("num_keys", c_int64),
+        ("blocks", c_void_p),
+        ("num_blocks", c_int64),
+        ("block_size", c_int64),
     )
 
 
@@ -119,19 +181,23 @@ COUNTS = (c_int64,)
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "interface": (),
     "lanes": (),
+    "usable": (),
     "has_nan_code": (c_void_p, c_int64, c_int64, c_int64),
     "linear": (c_int, c_void_p, c_int64, c_void_p, c_int, c_void_p, c_int),
     "grouped": (c_int, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int),
     "experts": (c_int, c_void_p),
     "attention": (c_int, c_void_p),
-    "index_scores": (c_int, *POINTERS * 4, *COUNTS * 6, c_int),
+    "full_attention": (c_int, c_void_p),
+    "index_scores": (c_int, c_void_p),
     "select_rows": (c_int, *POINTERS * 2, *COUNTS * 3, c_void_p),
     "candidate_blocks": (c_int, *POINTERS * 2, *COUNTS * 4, c_void_p),
+    "inside_blocks": (c_int, c_void_p, *COUNTS * 4, c_void_p),
     "route": (c_int, *POINTERS * 2, *COUNTS * 4, c_float, *POINTERS * 2),
     "rms_norm": (c_int, *POINTERS * 2, c_int, c_double, c_void_p),
     "rotate": (c_int, *POINTERS * 3, c_int, c_void_p, *COUNTS * 4, c_int),
     "pool_group": (c_int, *POINTERS * 3, *COUNTS * 3),
     "fake_quantize": (c_int, c_void_p, c_int, c_void_p),
+    "quantize": (c_int, c_void_p, c_int, *POINTERS * 3),
     "engram_gate": (c_int, *POINTERS * 4, c_int, c_int, c_int, c_double, *COUNTS * 3, c_void_p),
     "engram_apply": (c_int, *POINTERS * 4, *COUNTS * 3, c_int),
     "mixes": (c_int, c_void_p),
@@ -148,6 +214,8 @@ class Library:
     def __init__(self, path: Path, level: Level) -> None:
         self.path = path
         self.level = level
+        self.threads: int | None = None
+        """Threads that compute an operation; None stands for as many as torch uses."""
         try:
             loaded = ctypes.CDLL(str(path))
             self._functions = {name: getattr(loaded, f"flash41_{name}") for name in SIGNATURES}
@@ -158,6 +226,8 @@ class Library:
             self._functions[name].restype = c_int
         if (found := self._functions["interface"]()) != INTERFACE:
             raise KernelError(complaint("interface of the compiled kernels", found, str(INTERFACE)))
+        if not self._functions["usable"]():
+            raise KernelError(complaint(f"CPU level {level.value}", "refused by this system", "leave to use it"))
 
     def ask(self, name: str, *arguments: Any) -> int:
         """What a function that cannot fail returns."""
@@ -165,6 +235,13 @@ class Library:
         return answer
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Runs an operation on as many threads as torch uses; raises KernelError when memory ran out."""
-        if self._functions[name](torch.get_num_threads(), *arguments):
+        """Runs an operation on this library's threads.
+
+        Raises KernelError when memory ran out, or when the system refuses a thread what the level needs.
+        """
+        answer = self._functions[name](self.threads or torch.get_num_threads(), *arguments)
+        if answer == OUT_OF_MEMORY:
             raise KernelError(complaint(f"working memory of {name}", "none left", "room for one operation"))
+        if answer:
+            remedy = "choose a lower level with --backend cpu:LEVEL"
+            raise KernelError(complaint(f"tiles for a thread of {name}", "refused by this system", "granted", remedy))

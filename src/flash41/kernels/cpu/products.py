@@ -3,8 +3,9 @@
     y[t, n] = sum over groups g of 32 channels:  s[n, g] * (sum_{k in g} w[n, k] x[t, k])
 
 Products of codes are exact in FP32; per group each vector lane sums its own channels in FP32, and groups are added in
-FP32 in K order, lanes last: at most K/32 + 32/lanes + log2(lanes) roundings.  The order depends on the CPU level alone,
-so a row stands alone whatever its neighbours.  spec: number-formats.md section 6.
+FP32 in K order, lanes last: at most K/32 + 32/lanes + log2(lanes) roundings.  Tiles add 16 even and 16 odd channels of
+a group instead of lanes, K/32 + 16 roundings.  The order depends on the CPU level, on the weight and on whether BF16
+holds the row, so a row stands alone whatever its neighbours.  spec: number-formats.md section 6.
 
 What the library cannot take goes to the reference backend, operation by operation.
 """

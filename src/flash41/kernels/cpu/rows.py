@@ -14,6 +14,7 @@ from flash41.kernels.cpu.library import DTYPES, Library, Mixes
 from flash41.kernels.cpu.products import rows_of
 from flash41.kernels.cpu.weights import PLAIN_FORMATS, plain_matrix
 from flash41.kernels.reference.backend import ReferenceKernels
+from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
 
 MOST_STREAMS = 8
 """Residual streams for which the library has room."""
@@ -21,13 +22,18 @@ MOST_STREAMS = 8
 FP8_32 = 0
 FP4_32 = 1
 FP4_16 = 2
-"""Kinds of fake quantisation."""
+"""Kinds of quantisation."""
 
 CHANNELS = {FP8_32: 32, FP4_32: 32, FP4_16: 16}
+ELEMENTS = {
+    FP8_32: (ElementFormat.E4M3, ScaleFormat.E8M0),
+    FP4_32: (ElementFormat.E2M1, ScaleFormat.E8M0),
+    FP4_16: (ElementFormat.E2M1, ScaleFormat.E4M3),
+}
 
 
 class RowOperations:
-    """Norm, rotation, pooling, hyper-connections, Engram and fake quantisation of one library."""
+    """Norm, rotation, pooling, hyper-connections, Engram and quantisation of one library."""
 
     def __init__(self, library: Library, reference: ReferenceKernels) -> None:
         self._library = library
@@ -86,6 +92,46 @@ class RowOperations:
     def fake_fp4_16(self, x: Tensor) -> Tensor:
         """See `Kernels.fake_fp4_16`."""
         return self._fake(x, FP4_16)
+
+    def quantize_fp8_32(self, x: Tensor) -> Quantized:
+        """See `Kernels.quantize_fp8_32`."""
+        return self._quantized(x, FP8_32)
+
+    def quantize_fp4_32(self, x: Tensor) -> Quantized:
+        """See `Kernels.quantize_fp4_32`."""
+        return self._quantized(x, FP4_32)
+
+    def quantize_fp4_16(self, x: Tensor) -> Quantized:
+        """See `Kernels.quantize_fp4_16`."""
+        return self._quantized(x, FP4_16)
+
+    def _quantized(self, x: Tensor, kind: int) -> Quantized:
+        width, channels, odd = x.shape[-1], CHANNELS[kind], ctypes.c_int32(1)
+        if x.dtype in DTYPES and width and not width % channels:
+            flat = x.reshape(-1, width).contiguous()
+            element, scale = ELEMENTS[kind]
+            codes = torch.empty(len(flat), width // (2 if element is ElementFormat.E2M1 else 1), dtype=torch.uint8)
+            scales = torch.empty(len(flat), width // channels, dtype=torch.uint8)
+            self._library.call(
+                "quantize",
+                ctypes.byref(rows_of(flat)),
+                kind,
+                codes.data_ptr(),
+                scales.data_ptr(),
+                ctypes.byref(odd),
+            )
+            if not odd.value:
+                lead = x.shape[:-1]
+                return Quantized(
+                    codes=codes.view(*lead, codes.shape[1]),
+                    scales=scales.view(*lead, scales.shape[1]),
+                    element=element,
+                    scale=scale,
+                    group=(1, channels),
+                )
+        # Among them rows with a NaN or an infinity, whose codes the reference decides.
+        reference = self._reference
+        return (reference.quantize_fp8_32, reference.quantize_fp4_32, reference.quantize_fp4_16)[kind](x)
 
     def _fake(self, x: Tensor, kind: int) -> Tensor:
         width = x.shape[-1]

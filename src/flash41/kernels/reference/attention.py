@@ -15,18 +15,24 @@ rounded to the dtype of q before they meet V.  spec: attention.md section 7.
 import torch
 from torch import Tensor
 
+from flash41.numerics.stored_rows import AttendedRows, RowStack
+
 KEYS_PER_BLOCK = 64
 EMPTY_MAXIMUM = -1e30
 SCRATCH_ELEMENTS = 1 << 24
 """Gathered key elements per band of queries; bounds scratch memory, never changes a result."""
 
 
-def sparse_attention(q: Tensor, rows: Tensor, index: Tensor, counts: Tensor, sink: Tensor, scale: float) -> Tensor:
+def sparse_attention(
+    q: Tensor, rows: AttendedRows, index: Tensor, counts: Tensor, sink: Tensor, scale: float
+) -> Tensor:
     """Attention outputs [T, H, d] in q's dtype.
 
     q [T, H, d]; rows [R, d] are all rows of the forward; index int64 [T, n] names the rows of each query, of which the
     first counts[t] are real; sink FP32 [H].
     """
+    if isinstance(rows, RowStack):
+        rows, index = rows.gathered(index, counts)
     step = max(1, SCRATCH_ELEMENTS // max(1, index.shape[1] * q.shape[2]))
     outputs = [
         _attend(q[first : first + step], rows, index[first : first + step], counts[first : first + step], sink, scale)

@@ -23,7 +23,14 @@ from flash41.kernels.reference.mhc import mhc_apply, mhc_collapse, mhc_mixes
 from flash41.kernels.reference.norm import rms_norm
 from flash41.kernels.reference.rope import rotate
 from flash41.kernels.reference.router import route
-from flash41.numerics.scaled import fake_fp4_16, fake_fp4_32, fake_fp8_32
+from flash41.numerics.scaled import (
+    fake_fp4_16,
+    fake_fp4_32,
+    fake_fp8_32,
+    quantize_fp4_16,
+    quantize_fp4_32,
+    quantize_fp8_32,
+)
 
 
 class ReferenceKernels:
@@ -35,6 +42,9 @@ class ReferenceKernels:
     name = "reference"
 
     rms_norm = staticmethod(rms_norm)
+    quantize_fp8_32 = staticmethod(quantize_fp8_32)
+    quantize_fp4_32 = staticmethod(quantize_fp4_32)
+    quantize_fp4_16 = staticmethod(quantize_fp4_16)
     fake_fp8_32 = staticmethod(fake_fp8_32)
     fake_fp4_32 = staticmethod(fake_fp4_32)
     fake_fp4_16 = staticmethod(fake_fp4_16)

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from flash41.kernels.reference.arithmetic import matmul
+from flash41.numerics.stored_rows import Keys, as_keys
 
 SCRATCH_ELEMENTS = 1 << 24
 """Head scores held at a time; bounds scratch memory, never changes a result."""
 
 
-def index_scores(q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+def index_scores(q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
     """FP32 scores [S, L, N]: q [S, L, heads, d], keys [S, N, d], weights FP32 [S, L, heads]."""
+    keys = as_keys(keys)
     wide, wide_keys, wide_weights = q.double(), keys.double().mT.unsqueeze(1), weights.double().unsqueeze(2)
     step = max(1, SCRATCH_ELEMENTS // max(1, q.shape[0] * q.shape[2] * keys.shape[1]))
     bands = []
@@ -27,9 +29,9 @@ def index_scores(q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
     return bands[0] if len(bands) == 1 else torch.cat(bands, 1)
 
 
-def index_scores_bf16_chain(q: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
+def index_scores_bf16_chain(q: Tensor, keys: Keys, weights: Tensor) -> Tensor:
     """The official demo's chain: dot to BF16, ReLU, product with BF16 weights, head sum to BF16 (profile `demo`)."""
-    heads = matmul(q, keys.transpose(1, 2).unsqueeze(1)).to(torch.bfloat16).relu()
+    heads = matmul(q, as_keys(keys).transpose(1, 2).unsqueeze(1)).to(torch.bfloat16).relu()
     weighted = heads * weights.to(torch.bfloat16).unsqueeze(-1)
     return weighted.double().sum(2).to(torch.bfloat16).float()
 

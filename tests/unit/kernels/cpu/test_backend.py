@@ -29,7 +29,7 @@ def failing_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         raise KernelError(f"no {level.value}")
 
     monkeypatch.setattr(backend, "built_library", fail)
-    monkeypatch.setattr(backend, "cpu_flags", lambda: CPU_FLAGS[Level.AVX512])
+    monkeypatch.setattr(backend, "cpu_flags", lambda: CPU_FLAGS[Level.AMX])
     return asked
 
 

@@ -50,18 +50,6 @@ struct Experts {
   void* shared;              // [rows, width] in x's dtype
 };
 
-struct Attention {
-  const void* q;             // [rows, heads, width]
-  const void* keys;          // [any, width]
-  const int64_t* index;      // [rows, length], row stride index_stride
-  const int64_t* counts;     // [rows]
-  const float* sink;         // [heads]
-  void* out;                 // [rows, heads, width]
-  int64_t rows, heads, width, length, index_stride;
-  int64_t dtype;
-  float scale;
-};
-
 struct Mixes {
   const void* x;             // [rows, streams, width]
   const Matrix* fn;          // [2 * streams + streams^2, streams * width] FP32

@@ -1,76 +1,94 @@
 // Sparse attention of tokens over their lists of rows, keys and values at once.
 //
 // As in the reference: blocks of 64 keys folded with an online softmax, FP32 logits and denominator, probabilities rounded
-// to the dtype of q before they meet V.  An item is one token and at most HEADS of its heads, for which the keys of a
-// block are widened once.  Only the first counts[t] entries of a list are looked at.
+// to the dtype of q before they meet V.  An item is one token and some of its heads, for which a block of keys is read
+// once, from whatever format it is stored in.  The order of additions of a head depends on its list alone: neither on the
+// heads and tokens beside it nor on how many of them an item takes.  Only the first counts[t] entries of a list are
+// looked at.
 #pragma once
 
 namespace flash41 {
 
 constexpr int64_t KEYS = 64;
-constexpr int64_t HEADS = 16;
+constexpr int64_t MOST_HEADS = 32;    // of an item: their queries and a block of keys stay in the second-level cache
+constexpr int64_t LEAST_HEADS = 8;    // of an item: with fewer, reading the keys costs as much as multiplying them
+constexpr int64_t NEAR_KEYS = 6;      // keys that meet all heads while they are in the first-level cache
 constexpr float EMPTY_MAXIMUM = -1e30f;
 
-// Rows of floats, `width` of them in use, the rest zeros.
-inline int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
+struct Attention {
+  const void* q;             // [rows, heads, width]
+  StoredRows own;            // entries below num_own name rows of these,
+  StoredRows plane;          // others, less num_own, rows of these
+  int64_t num_own;
+  const int64_t* index;      // [rows, length], row stride index_stride
+  const int64_t* counts;     // [rows]
+  const float* sink;         // [heads]
+  void* out;                 // [rows, heads, width]
+  int64_t rows, heads, width, length, index_stride;
+  int64_t dtype;
+  float scale;
+};
 
-inline void widen(const void* data, int64_t dtype, int64_t at, int64_t width, float* out) {
-  int64_t k = 0;
-  for (; k + LANES <= width; k += LANES) store(out + k, load_values(data, dtype, at + k));
-  for (int64_t rest = k; rest < width; ++rest) out[rest] = load_value(data, dtype, at + rest);
-  for (int64_t rest = width; rest < padded(width); ++rest) out[rest] = 0.0f;
-}
+// From one row of floats to the next: no power of two, which would put a column of a block into few sets of a cache.
+inline int64_t spread(int64_t width) { return padded(width) + 16; }
 
-inline void prefetch_row(const void* data, int64_t dtype, int64_t row, int64_t width) {
-  int64_t bytes = width * (dtype == BF16 ? 2 : 4);
-  const char* start = static_cast<const char*>(data) + row * bytes;
-  for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(start + line, 0, 2);
-}
-
-// out[a][b] = left row a . right row b, rows `width` apart; lanes in order, then added.
+// out[a][b] = left row a . right row b over `width` lanes; lanes in order, then added.
 template <int A, int B>
-inline void dots(const float* left, const float* right, int64_t width, float* out, int64_t stride) {
+inline void dots(const float* left, int64_t left_stride, const float* right, int64_t right_stride, int64_t width, float* out,
+                 int64_t stride) {
   vf total[A][B] = {};
-  for (int64_t k = 0; k < width; k += LANES)
+  for (int64_t k = 0; k < width; k += LANES) {
+    vf r[B];
+    for (int b = 0; b < B; ++b) r[b] = load(right + b * right_stride + k);
     for (int a = 0; a < A; ++a) {
-      vf l = load(left + a * width + k);
-      for (int b = 0; b < B; ++b) total[a][b] = fma(l, load(right + b * width + k), total[a][b]);
+      vf l = load(left + a * left_stride + k);
+      for (int b = 0; b < B; ++b) total[a][b] = fma(l, r[b], total[a][b]);
     }
+  }
   for (int a = 0; a < A; ++a)
     for (int b = 0; b < B; ++b) out[a * stride + b] = sum(total[a][b]);
 }
 
-inline void all_dots(const float* left, int64_t rows, const float* right, int64_t columns, int64_t width, float* out,
-                     int64_t stride) {
+// The same for any number of left rows and at most NEAR_KEYS right ones.
+inline void near_dots(const float* left, int64_t rows, const float* right, int64_t columns, int64_t row, int64_t width,
+                      float* out, int64_t stride) {
   int64_t a = 0;
   for (; a + 4 <= rows; a += 4) {
     int64_t b = 0;
-    for (; b + 3 <= columns; b += 3) dots<4, 3>(left + a * width, right + b * width, width, out + a * stride + b, stride);
-    for (; b < columns; ++b) dots<4, 1>(left + a * width, right + b * width, width, out + a * stride + b, stride);
+    for (; b + 3 <= columns; b += 3)
+      dots<4, 3>(left + a * row, row, right + b * row, row, width, out + a * stride + b, stride);
+    for (; b < columns; ++b) dots<4, 1>(left + a * row, row, right + b * row, row, width, out + a * stride + b, stride);
   }
   for (; a < rows; ++a)
-    for (int64_t b = 0; b < columns; ++b) dots<1, 1>(left + a * width, right + b * width, width, out + a * stride + b, 1);
+    for (int64_t b = 0; b < columns; ++b)
+      dots<1, 1>(left + a * row, row, right + b * row, row, width, out + a * stride + b, stride);
 }
 
-// total[h] = total[h] * shrink[h] + sum_j weights[h][j] * keys[j], for N heads.
-template <int N>
-inline void mix(const float* weights, const float* shrink, const float* keys, int64_t count, int64_t width, float* total) {
-  constexpr int WIDE = 2;
-  for (int64_t k = 0; k < width; k += WIDE * LANES) {
-    int steps = k + WIDE * LANES <= width ? WIDE : 1;
-    vf part[N][WIDE] = {};
-    for (int64_t j = 0; j < count; ++j)
-      for (int i = 0; i < WIDE; ++i) {
-        if (i >= steps) break;
-        vf key = load(keys + j * width + k + LANES * i);
-        for (int h = 0; h < N; ++h) part[h][i] = fma(all(weights[h * KEYS + j]), key, part[h][i]);
-      }
-    for (int h = 0; h < N; ++h)
-      for (int i = 0; i < steps; ++i) {
-        float* at = total + h * width + k + LANES * i;
-        store(at, fma(load(at), all(shrink[h]), part[h][i]));
-      }
+// total[h] = total[h] * shrink[h] + sum_j weights[h][j] * keys[j] at W vectors of N heads.
+template <int N, int W>
+inline void mix(const float* weights, const float* shrink, const float* keys, int64_t count, int64_t row, float* total) {
+  vf part[N][W] = {};
+  for (int64_t j = 0; j < count; ++j) {
+    vf key[W];
+    for (int i = 0; i < W; ++i) key[i] = load(keys + j * row + LANES * i);
+    for (int h = 0; h < N; ++h) {
+      vf weight = all(weights[h * KEYS + j]);
+      for (int i = 0; i < W; ++i) part[h][i] = fma(weight, key[i], part[h][i]);
+    }
   }
+  for (int h = 0; h < N; ++h)
+    for (int i = 0; i < W; ++i) {
+      float* at = total + h * row + LANES * i;
+      store(at, fma(load(at), all(shrink[h]), part[h][i]));
+    }
+}
+
+template <int W>
+inline void mix_heads(const float* weights, const float* shrink, const float* keys, int64_t count, int64_t row, int64_t heads,
+                      float* total) {
+  int64_t h = 0;
+  for (; h + 4 <= heads; h += 4) mix<4, W>(weights + h * KEYS, shrink + h, keys, count, row, total + h * row);
+  for (; h < heads; ++h) mix<1, W>(weights + h * KEYS, shrink + h, keys, count, row, total + h * row);
 }
 
 // Turns the logits of one head into probabilities; returns their sum.  Logits are padded to whole vectors with -inf.
@@ -86,75 +104,124 @@ inline float exponentials(float* logits, float maximum, int64_t count) {
 
 inline float exponential(float x) { return exponential(all(x))[0]; }
 
+// Logits of a block to what its keys are weighed with, which `coarse` rounds to BF16; maximum and denominator go on.
+// Returns what earlier blocks shrink by.
+inline float weigh(float* logits, int64_t count, float scale, bool coarse, float& maximum_so_far, float& denominator) {
+  for (int64_t j = count; j < padded(count); ++j) logits[j] = -HUGE_VALF;
+  vf most = all(maximum_so_far);
+  for (int64_t j = 0; j < padded(count); j += LANES) {
+    vf scaled = load(logits + j) * scale;
+    store(logits + j, scaled);
+    most = maximum(scaled, most);  // a NaN logit is lost here and shows in its weight
+  }
+  float largest = most[0];
+  for (int lane = 1; lane < LANES; ++lane) largest = most[lane] > largest ? most[lane] : largest;
+  float shrink = exponential(maximum_so_far - largest);
+  denominator = denominator * shrink + exponentials(logits, largest, padded(count));
+  maximum_so_far = largest;
+  for (int64_t j = 0; coarse && j < padded(count); j += LANES) store(logits + j, rounded_bf16(load(logits + j)));
+  return shrink;
+}
+
+// `mix` of whole rows: a column of keys meets all heads while it is in the first-level cache.
+inline void mix_all(const float* weights, const float* shrink, const float* keys, int64_t count, int64_t row, int64_t width,
+                    int64_t heads, float* total) {
+  constexpr int64_t WIDE = 3 * LANES;
+  int64_t k = 0;
+  for (; k + WIDE <= width; k += WIDE) mix_heads<3>(weights, shrink, keys + k, count, row, heads, total + k);
+  for (; k < width; k += LANES) mix_heads<1>(weights, shrink, keys + k, count, row, heads, total + k);
+}
+
+inline void store_quotient(void* out, int64_t dtype, int64_t at, int64_t width, const float* total, float denominator) {
+  int64_t k = 0;
+  for (; k + LANES <= width; k += LANES) store_values(out, dtype, at + k, load(total + k) / denominator);
+  for (; k < width; ++k) store_value(out, dtype, at + k, total[k] / denominator);
+}
+
 class AttentionItem {
  public:
-  AttentionItem(const Attention& job, int64_t token, int64_t first_head)
-      : job_(job), token_(token), first_(first_head), heads_(std::min(HEADS, job.heads - first_head)),
-        width_(padded(job.width)) {}
+  AttentionItem(const Attention& job, int64_t token, int64_t first_head, int64_t heads)
+      : job_(job), token_(token), first_(first_head), heads_(std::min(heads, job.heads - first_head)),
+        width_(padded(job.width)), row_(spread(job.width)), index_(job.index + token * job.index_stride),
+        count_(std::min(job.counts[token], job.length)) {}
 
   void run(Scratch& memory) {
-    Cutter cutter(memory.take(static_cast<size_t>((2 * HEADS + KEYS) * width_ + HEADS * KEYS + 256) * sizeof(float)));
-    q_ = cutter.cut<float>(HEADS * width_);
-    total_ = cutter.cut<float>(HEADS * width_);
-    keys_ = cutter.cut<float>(KEYS * width_);
-    logits_ = cutter.cut<float>(HEADS * KEYS);
+    Cutter counting(nullptr);
+    lay_out(counting);
+    Cutter cutter(memory.take(counting.used()));
+    lay_out(cutter);
     for (int64_t h = 0; h < heads_; ++h) {
-      widen(job_.q, job_.dtype, ((token_ * job_.heads) + first_ + h) * job_.width, job_.width, q_ + h * width_);
+      widen(job_.q, job_.dtype, ((token_ * job_.heads) + first_ + h) * job_.width, job_.width, q_ + h * row_);
       maximum_[h] = EMPTY_MAXIMUM;
       denominator_[h] = 0.0f;
     }
-    std::memset(total_, 0, static_cast<size_t>(heads_ * width_) * sizeof(float));
-    int64_t count = std::min(job_.counts[token_], job_.length);
-    for (int64_t from = 0; from < count; from += KEYS) fold(from, std::min(KEYS, count - from), count);
+    std::memset(total_, 0, static_cast<size_t>(heads_ * row_) * sizeof(float));
+    for (int64_t j = 0; j < std::min(KEYS, count_); ++j) ask_for(j);
+    for (int64_t from = 0; from < count_; from += KEYS) fold(from, std::min(KEYS, count_ - from));
     for (int64_t h = 0; h < heads_; ++h) finish(h);
   }
 
  private:
-  void fold(int64_t from, int64_t count, int64_t all_keys) {
-    const int64_t* index = job_.index + token_ * job_.index_stride + from;
-    for (int64_t j = 0; j < count; ++j) {
-      if (from + j + 4 < all_keys) prefetch_row(job_.keys, job_.dtype, index[j + 4], job_.width);
-      widen(job_.keys, job_.dtype, index[j] * job_.width, job_.width, keys_ + j * width_);
-    }
-    all_dots(q_, heads_, keys_, count, width_, logits_, KEYS);
-    for (int64_t h = 0; h < heads_; ++h) {
-      float* logits = logits_ + h * KEYS;
-      float most = maximum_[h];
-      for (int64_t j = 0; j < count; ++j) {
-        logits[j] *= job_.scale;
-        most = logits[j] > most ? logits[j] : most;
+  void lay_out(Cutter& cutter) {
+    q_ = cutter.cut<float>(heads_ * row_);
+    total_ = cutter.cut<float>(heads_ * row_);
+    keys_ = cutter.cut<float>(KEYS * row_);
+    logits_ = cutter.cut<float>(heads_ * KEYS);
+  }
+
+  void ask_for(int64_t entry) const {
+    int64_t number = index_[entry];
+    if (number < job_.num_own) prefetch_row(job_.own, number);
+    else prefetch_row(job_.plane, number - job_.num_own);
+  }
+
+  void read(int64_t entry, float* out) const {
+    int64_t number = index_[entry];
+    if (number < job_.num_own) read_row(job_.own, number, out);
+    else read_row(job_.plane, number - job_.num_own, out);
+  }
+
+  void fold(int64_t from, int64_t count) {
+    for (int64_t near = 0; near < count; near += NEAR_KEYS) {
+      int64_t some = std::min(NEAR_KEYS, count - near);
+      for (int64_t j = near; j < near + some; ++j) {
+        read(from + j, keys_ + j * row_);
+        if (from + KEYS + j < count_) ask_for(from + KEYS + j);  // arrives while this block is multiplied
       }
-      for (int64_t j = count; j < KEYS; ++j) logits[j] = -HUGE_VALF;
-      shrink_[h] = exponential(maximum_[h] - most);
-      denominator_[h] = denominator_[h] * shrink_[h] + exponentials(logits, most, padded(count));
-      maximum_[h] = most;
-      if (job_.dtype == BF16)
-        for (int64_t j = 0; j < KEYS; j += LANES) store(logits + j, rounded_bf16(load(logits + j)));
+      near_dots(q_, heads_, keys_ + near * row_, some, row_, width_, logits_ + near, KEYS);
     }
-    int64_t h = 0;
-    for (; h + 4 <= heads_; h += 4) mix<4>(logits_ + h * KEYS, shrink_ + h, keys_, count, width_, total_ + h * width_);
-    for (; h < heads_; ++h) mix<1>(logits_ + h * KEYS, shrink_ + h, keys_, count, width_, total_ + h * width_);
+    for (int64_t h = 0; h < heads_; ++h)
+      shrink_[h] = weigh(logits_ + h * KEYS, count, job_.scale, job_.dtype == BF16, maximum_[h], denominator_[h]);
+    mix_all(logits_, shrink_, keys_, count, row_, width_, heads_, total_);
   }
 
   void finish(int64_t h) {
     float denominator = denominator_[h] + exponential(job_.sink[first_ + h] - maximum_[h]);
-    int64_t at = (token_ * job_.heads + first_ + h) * job_.width, k = 0;
-    for (; k + LANES <= job_.width; k += LANES)
-      store_values(job_.out, job_.dtype, at + k, load(total_ + h * width_ + k) / denominator);
-    for (; k < job_.width; ++k) store_value(job_.out, job_.dtype, at + k, total_[h * width_ + k] / denominator);
+    store_quotient(job_.out, job_.dtype, (token_ * job_.heads + first_ + h) * job_.width, job_.width, total_ + h * row_,
+                   denominator);
   }
 
   const Attention& job_;
-  int64_t token_, first_, heads_, width_;
+  int64_t token_, first_, heads_, width_, row_;
+  const int64_t* index_;
+  int64_t count_;
   float *q_ = nullptr, *total_ = nullptr, *keys_ = nullptr, *logits_ = nullptr;
-  float maximum_[HEADS], denominator_[HEADS], shrink_[HEADS];
+  float maximum_[MOST_HEADS], denominator_[MOST_HEADS], shrink_[MOST_HEADS];
 };
 
+// Heads of an item: as many as leave every thread one.
+inline int64_t heads_of_item(int threads, int64_t rows, int64_t heads) {
+  int64_t wanted = (heads * rows + threads - 1) / threads;
+  wanted = std::min(MOST_HEADS, std::max(LEAST_HEADS, wanted));
+  return (wanted + 3) / 4 * 4;
+}
+
 inline void attention(int threads, const Attention* job) {
-  int64_t groups = (job->heads + HEADS - 1) / HEADS;
-  parallel(helpers(threads, job->rows * job->heads * job->length * job->width), job->rows * groups, [&](int64_t item) {
+  threads = helpers(threads, job->rows * job->heads * job->length * job->width);
+  int64_t heads = heads_of_item(threads, job->rows, job->heads), groups = (job->heads + heads - 1) / heads;
+  parallel(threads, job->rows * groups, [&](int64_t item) {
     static thread_local Scratch memory;
-    AttentionItem(*job, item / groups, item % groups * HEADS).run(memory);
+    AttentionItem(*job, item / groups, item % groups * heads, heads).run(memory);
   });
 }
 

@@ -29,6 +29,7 @@ class ExpertJob {
     gather();
     int64_t pieces = (inner_ + GROUP - 1) / GROUP;
     parallel(threads_, (job_.num_visited + 1) * pieces, [&](int64_t item) { up(item / pieces, item % pieces * GROUP); });
+    gather_middle();
     int64_t step = share(threads_, x_.width, 64);
     parallel(threads_, (x_.width + step - 1) / step, [&](int64_t item) {
       down(item * step, std::min(x_.width, (item + 1) * step));
@@ -42,6 +43,8 @@ class ExpertJob {
       middle_[format] = Ready(cutter, middles_[format] ? num_visits_ : 0, inner_, format, job_.quantize != 0);
       gate_rows_[format] = cutter.cut<Row>(inputs_[format] ? num_visits_ : 0);
       middle_rows_[format] = cutter.cut<Row>(middles_[format] ? num_visits_ : 0);
+      gate_blocks_[format] = Blocks(cutter, inputs_[format] ? num_visits_ : 0, x_.width, job_.num_visited + 1);
+      middle_blocks_[format] = Blocks(cutter, middles_[format] ? num_visits_ : 0, inner_, job_.num_visited + 1);
     }
     row_ = cutter.cut<int64_t>(num_visits_);
     weight_ = cutter.cut<float>(num_visits_);
@@ -68,11 +71,26 @@ class ExpertJob {
   }
 
   void gather() {
-    for (int format = 0; format < 4; ++format)
-      for (int64_t visit = 0; visit < first_[job_.num_visited + 1]; ++visit) {
-        if (inputs_[format]) gate_rows_[format][visit] = input_.rows(format)[row_[visit]];
-        if (middles_[format]) middle_rows_[format][visit] = middle_[format].row(visit);
-      }
+    for (int format = 0; format < 4; ++format) {
+      if (!inputs_[format]) continue;
+      for (int64_t visit = 0; visit < first_[job_.num_visited + 1]; ++visit)
+        gate_rows_[format][visit] = input_.rows(format)[row_[visit]];
+      pack(gate_blocks_[format], gate_rows_[format]);
+    }
+  }
+
+  void gather_middle() {
+    for (int format = 0; format < 4; ++format) {
+      if (!middles_[format]) continue;
+      for (int64_t visit = 0; visit < first_[job_.num_visited + 1]; ++visit) middle_rows_[format][visit] = middle_[format].row(visit);
+      pack(middle_blocks_[format], middle_rows_[format]);
+    }
+  }
+
+  void pack(Blocks& blocks, Row* rows) {
+    for (int64_t e = 0; e <= job_.num_visited; ++e)
+      if (first_[e + 1] > first_[e]) blocks.add(rows + first_[e], first_[e + 1] - first_[e], first_[e]);
+    blocks.pack(threads_);
   }
 
   vf stored(vf value) const { return x_.dtype == BF16 ? rounded_bf16(value) : value; }
@@ -129,6 +147,8 @@ class ExpertJob {
   Ready middle_[4] = {};
   Row* gate_rows_[4] = {};
   Row* middle_rows_[4] = {};
+  Blocks gate_blocks_[4] = {};
+  Blocks middle_blocks_[4] = {};
   int64_t* row_ = nullptr;
   float* weight_ = nullptr;
   int64_t* first_ = nullptr;

@@ -1,21 +1,46 @@
 // The library of one CPU level: everything in one translation unit, so that no function built for a newer CPU can be
-// linked where an older one is meant.  Each function returns 0, or 1 where memory ran out.
+// linked where an older one is meant.  Each function returns 0, 1 where memory ran out, or 2 where
+// the system refuses a thread what the level needs.
 #pragma once
 #include "api.h"
 #include "pool.h"
 #include "scratch.h"
 #include "math.h"
 #include "prepare.h"
+#include "formats.h"
+#if defined(FLASH41_HALVES)
+#include "halves.h"
+#else
+#include "no_halves.h"
+#endif
+#include "ready.h"
+#include "blocks.h"
 #include "linear.h"
+#if defined(FLASH41_TILES)
+#include "permission.h"
+#include "tiles.h"
+#elif defined(FLASH41_HALVES)
+#include "dots.h"
+#endif
+#include "product.h"
 #include "products.h"
 #include "expert.h"
+#include "stored.h"
+#include "grid.h"
 #include "attention.h"
-#include "index.h"
+#include "full_attention.h"
 #include "rows.h"
+#include "index.h"
 #include "mhc.h"
 #include "stream.h"
 
 namespace flash41 {
+
+#if defined(FLASH41_TILES)
+inline bool usable() { return ask_for_tiles(); }
+#else
+inline bool usable() { return true; }
+#endif
 
 template <class F>
 int guarded(F&& function) {
@@ -24,6 +49,8 @@ int guarded(F&& function) {
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;
+  } catch (const Refused&) {
+    return 2;
   }
 }
 
@@ -31,10 +58,17 @@ int guarded(F&& function) {
 
 #define FLASH41_EXPORT extern "C" __attribute__((visibility("default")))
 
+// Two parts, so that they can be compiled side by side; without FLASH41_PART both at once.  The second one also holds the
+// products of FP4 weights (product.h).
+#if !defined(FLASH41_PART) || FLASH41_PART == 1
+
 // What the caller was written for; another number means another layout of the records in api.h.
 FLASH41_EXPORT int flash41_interface() { return 1; }
 
 FLASH41_EXPORT int flash41_lanes() { return flash41::LANES; }
+
+// Whether the system lets this process use the instructions of the level.
+FLASH41_EXPORT int flash41_usable() { return flash41::usable() ? 1 : 0; }
 
 // Whether an FP8 code among rows of codes is NaN: such a weight is left to the reference backend.
 FLASH41_EXPORT int flash41_has_nan_code(const uint8_t* codes, int64_t rows, int64_t width, int64_t row_bytes) {
@@ -58,16 +92,23 @@ FLASH41_EXPORT int flash41_experts(int threads, const flash41::Experts* job) {
   return flash41::guarded([&] { flash41::experts(threads, job); });
 }
 
+FLASH41_EXPORT int flash41_mixes(int threads, const flash41::Mixes* job) {
+  return flash41::guarded([&] { flash41::mixes(threads, job); });
+}
+
+#endif
+#if !defined(FLASH41_PART) || FLASH41_PART == 2
+
 FLASH41_EXPORT int flash41_attention(int threads, const flash41::Attention* job) {
   return flash41::guarded([&] { flash41::attention(threads, job); });
 }
 
-FLASH41_EXPORT int flash41_index_scores(int threads, const void* q, const void* keys, const float* weights, float* scores,
-                                        int64_t requests, int64_t length, int64_t heads, int64_t width, int64_t num_keys,
-                                        int64_t key_rows, int dtype) {
-  return flash41::guarded([&] {
-    flash41::index_scores(threads, q, keys, weights, scores, requests, length, heads, width, num_keys, key_rows, dtype);
-  });
+FLASH41_EXPORT int flash41_full_attention(int threads, const flash41::FullAttention* job) {
+  return flash41::guarded([&] { flash41::full_attention(threads, job); });
+}
+
+FLASH41_EXPORT int flash41_index_scores(int threads, const flash41::Scores* job) {
+  return flash41::guarded([&] { flash41::index_scores(threads, job); });
 }
 
 FLASH41_EXPORT int flash41_select_rows(int threads, const float* scores, const uint8_t* allowed, int64_t rows,
@@ -79,6 +120,12 @@ FLASH41_EXPORT int flash41_candidate_blocks(int threads, const float* scores, co
                                             int64_t width, int64_t count, int64_t block_size, int64_t* out) {
   return flash41::guarded(
       [&] { flash41::candidate_blocks(threads, scores, visible, rows, width, count, block_size, out); });
+}
+
+FLASH41_EXPORT int flash41_inside_blocks(int threads, const int64_t* candidates, int64_t rows, int64_t count,
+                                         int64_t num_rows, int64_t block_size, uint8_t* out) {
+  return flash41::guarded(
+      [&] { flash41::inside_blocks(threads, candidates, rows, count, num_rows, block_size, out); });
 }
 
 FLASH41_EXPORT int flash41_route(int threads, const float* logits, const float* bias, int64_t bias_stride, int64_t rows,
@@ -108,6 +155,11 @@ FLASH41_EXPORT int flash41_fake_quantize(int threads, const flash41::Rows* x, in
   return flash41::guarded([&] { flash41::fake_quantize(threads, x, kind, out); });
 }
 
+FLASH41_EXPORT int flash41_quantize(int threads, const flash41::Rows* x, int kind, uint8_t* codes, uint8_t* scales,
+                                    int32_t* odd) {
+  return flash41::guarded([&] { flash41::quantize(threads, x, kind, codes, scales, odd); });
+}
+
 FLASH41_EXPORT int flash41_engram_gate(int threads, const void* x, const void* key, const void* q_weight,
                                        const void* k_weight, int dtype, int q_dtype, int k_dtype, double eps,
                                        int64_t rows, int64_t streams, int64_t width, float* gate) {
@@ -119,10 +171,6 @@ FLASH41_EXPORT int flash41_engram_gate(int threads, const void* x, const void* k
 FLASH41_EXPORT int flash41_engram_apply(int threads, const void* x, const float* gate, const void* value, void* out,
                                         int64_t rows, int64_t streams, int64_t width, int dtype) {
   return flash41::guarded([&] { flash41::engram_apply(threads, x, gate, value, out, rows, streams, width, dtype); });
-}
-
-FLASH41_EXPORT int flash41_mixes(int threads, const flash41::Mixes* job) {
-  return flash41::guarded([&] { flash41::mixes(threads, job); });
 }
 
 FLASH41_EXPORT int flash41_collapse(int threads, const void* x, const float* pre, void* out, int64_t rows,
@@ -138,3 +186,5 @@ FLASH41_EXPORT int flash41_apply(int threads, const void* x, const void* y, cons
 FLASH41_EXPORT int flash41_stream(int threads, const uint8_t* bytes, int64_t num_bytes, uint64_t* total) {
   return flash41::guarded([&] { flash41::stream(threads, bytes, num_bytes, total); });
 }
+
+#endif

@@ -1,6 +1,7 @@
 // Threads of this library: made once, pinned, shared by all calls.
 //
-// `run` calls task(context, item) for each item 0..items-1 on up to `threads` threads and returns when all are done.
+// `run` calls task(context, item) for each item 0..items-1 on up to `threads` threads and returns when all are done, or
+// throws what the first failing item threw.
 // Items are taken from a counter, so that cores finish together; who computes an item changes no bit of it.  A second
 // caller that comes while the pool is busy computes its items alone.
 #pragma once
@@ -10,9 +11,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -40,6 +43,9 @@ struct Job {
   int64_t items;
 };
 
+// Thrown where the system refuses a thread what the level needs.
+struct Refused {};
+
 class Pool {
  public:
   void run(int threads, int64_t items, Task task, void* context) {
@@ -64,14 +70,23 @@ class Pool {
       if (spins < SPINS) pause_briefly();
       else std::this_thread::yield();
     }
+    if (failed_.load(std::memory_order_relaxed)) {
+      failed_.store(false, std::memory_order_relaxed);
+      std::rethrow_exception(std::exchange(failure_, nullptr));
+    }
   }
 
  private:
-  void work() {
-    for (;;) {
-      int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
-      if (item >= job_.items) return;
-      job_.task(job_.context, item);
+  void work() noexcept {
+    try {
+      for (;;) {
+        int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
+        if (item >= job_.items) return;
+        job_.task(job_.context, item);
+      }
+    } catch (...) {  // the first failure is told to the caller; nobody takes another item
+      next_.store(job_.items, std::memory_order_relaxed);
+      if (!failed_.exchange(true)) failure_ = std::current_exception();
     }
   }
 
@@ -133,6 +148,8 @@ class Pool {
   std::atomic<uint64_t> turn_{0};  // number of the job, and in its low bits how many workers it wants
   std::atomic<int64_t> next_{0};
   std::atomic<int> busy_{0};
+  std::atomic<bool> failed_{false};
+  std::exception_ptr failure_;
   int num_workers_ = 0;
   Job job_{};
 };

@@ -1,5 +1,4 @@
-// Rows made ready to meet weights: rounded to the FP8/32 grid where the model asks for it, in FP32, in the order in which
-// the weight's format is decoded.
+// Rounding of activations to the grids of FP8 and FP4 groups.
 //
 //     a = max(max|x|, 1e-4);   s = smallest power of two >= a * fp32(1/448);   x' = s * E4M3(x / s)
 //
@@ -13,10 +12,6 @@ constexpr float INVERSE_448 = 0x924925p-32f;
 constexpr float INVERSE_6 = 0xAAAAABp-26f;
 constexpr int32_t INFINITY_BITS = 0x7F800000;
 constexpr int32_t MANTISSA_BITS = 0x007FFFFF;
-
-struct Row {
-  const float* values;  // FP32 in the order of the format; 2^8 times as large for FP8, whose codes decode to 2^-8
-};
 
 template <int COUNT>
 inline int32_t largest_bits(const vf (&v)[COUNT]) {
@@ -81,51 +76,5 @@ inline void store_values(void* data, int64_t dtype, int64_t at, vf value) {
   if (dtype == BF16) store_bf16(static_cast<uint16_t*>(data) + at, value);
   else store(static_cast<float*>(data) + at, value);
 }
-
-// Where the rows of one format and one width are made ready.
-class Ready {
- public:
-  Ready() = default;
-  Ready(Cutter& cutter, int64_t rows, int64_t width, int64_t format, bool quantize)
-      : width_((width + GROUP - 1) / GROUP * GROUP), format_(format), quantize_(quantize) {
-    values_ = cutter.cut<float>(rows * width_);
-  }
-
-  Row row(int64_t number) const { return {values_ + number * width_}; }
-
-  // One group of a row; `v` are its channels in their natural order and is lost.
-  void put(int64_t number, int64_t group, vf (&v)[STEPS]) {
-    float scale = quantize_ ? quantize_fp8(v) : 1.0f;
-    float* values = values_ + number * width_ + group * GROUP;
-    if (format_ != FP4_1X32) {
-      float factor = format_ == FP8_32X32 ? scale * 256.0f : scale;
-      for (int i = 0; i < STEPS; ++i) store(values + LANES * i, v[i] * factor);
-      return;
-    }
-    float natural[GROUP];
-    for (int i = 0; i < STEPS; ++i) store(natural + LANES * i, v[i]);
-    for (int i = 0; i < STEPS; ++i)
-      for (int lane = 0; lane < LANES; ++lane) values[LANES * i + lane] = natural[fp4_channel(i, lane)] * scale;
-  }
-
-  void put_row(int64_t number, const void* data, int64_t dtype, int64_t first, int64_t width) {
-    vf v[STEPS];
-    int64_t whole = width / GROUP;
-    for (int64_t group = 0; group < whole; ++group) {
-      for (int i = 0; i < STEPS; ++i) v[i] = load_values(data, dtype, first + group * GROUP + LANES * i);
-      put(number, group, v);
-    }
-    if (whole * GROUP == width) return;
-    float rest[GROUP] = {};
-    for (int64_t k = whole * GROUP; k < width; ++k) rest[k - whole * GROUP] = load_value(data, dtype, first + k);
-    for (int i = 0; i < STEPS; ++i) v[i] = load(rest + LANES * i);
-    put(number, whole, v);
-  }
-
- private:
-  int64_t width_ = 0, format_ = 0;
-  bool quantize_ = false;
-  float* values_ = nullptr;
-};
 
 }  // namespace flash41

@@ -15,6 +15,7 @@ class Inputs {
     for (int format = 0; format < 4; ++format) {
       ready_[format] = Ready(cutter, wanted[format] ? x.rows : 0, x.width, format, quantize);
       rows_[format] = cutter.cut<Row>(wanted[format] ? x.rows : 0);
+      blocks_[format] = Blocks(cutter, wanted[format] ? x.rows : 0, x.width, 1);
       wanted_[format] = wanted[format];
     }
   }
@@ -27,10 +28,20 @@ class Inputs {
       }
   }
 
+  // Rows that all meet the same weights, after the last one was prepared.
+  void pack(int threads, int64_t rows) {
+    for (int format = 0; format < 4; ++format)
+      if (wanted_[format] && rows > 0) {
+        blocks_[format].add(rows_[format], rows, 0);
+        blocks_[format].pack(threads);
+      }
+  }
+
   const Row* rows(int64_t format) const { return rows_[format]; }
 
  private:
   Ready ready_[4] = {};
+  Blocks blocks_[4] = {};
   Row* rows_[4] = {};
   bool wanted_[4] = {};
 };
@@ -75,6 +86,7 @@ inline void linear(int threads, const Matrix* weights, int64_t count, const Rows
   Cutter cutter(memory.take(counting.used()));
   Inputs inputs(cutter, *x, quantize != 0, wanted);
   parallel(x->rows > 8 ? threads : 1, x->rows, [&](int64_t row) { inputs.prepare(row, *x); });
+  inputs.pack(threads, x->rows);
   int64_t step = share(threads, total_rows, 32);
   parallel(threads, num_cuts(weights, count, step), [&](int64_t item) {
     Cut cut = find_cut(weights, count, step, item);
@@ -93,14 +105,18 @@ inline void grouped(int threads, const Matrix* weights, int64_t groups, const Ro
   Cutter counting(nullptr);
   Ready(counting, rows * groups, x->width, format, false);
   counting.cut<Row>(rows * groups);
+  Blocks(counting, rows * groups, x->width, groups);
   Cutter cutter(memory.take(counting.used()));
   Ready ready(cutter, rows * groups, x->width, format, false);
   Row* prepared = cutter.cut<Row>(rows * groups);
+  Blocks blocks(cutter, rows * groups, x->width, groups);
   parallel(rows > 8 ? threads : 1, rows * groups, [&](int64_t item) {  // group after group, so that its rows are neighbours
     int64_t g = item / rows, row = item % rows;
     ready.put_row(item, x->data, x->dtype, row * x->row_elements + g * x->width, x->width);
     prepared[item] = ready.row(item);
   });
+  for (int64_t g = 0; g < groups && rows > 0; ++g) blocks.add(prepared + g * rows, rows, g * rows);
+  blocks.pack(threads);
   int64_t step = share(threads, weights[0].rows * groups, 32);
   parallel(threads, num_cuts(weights, groups, step), [&](int64_t item) {
     Cut cut = find_cut(weights, groups, step, item);

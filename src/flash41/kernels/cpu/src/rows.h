@@ -88,7 +88,14 @@ inline void pool_group(int threads, const float* values, const float* scores, fl
 
 enum Rounding : int { TO_FP8_32 = 0, TO_FP4_32 = 1, TO_FP4_16 = 2 };
 
-// What a group of COUNT vectors reads after storage; numerics.scaled has the rules.  A group that is not finite is NaN.
+// Scale of a group whose largest magnitude is given; numerics.scaled has the rules.
+inline float group_scale(float most, int kind) {
+  if (kind == TO_FP8_32) return power_of_two_scale(std::max(most, 1e-4f) * INVERSE_448);
+  if (kind == TO_FP4_32) return power_of_two_scale(std::max(most, 0x6p-126f) * INVERSE_6);
+  return nearest_e4m3(all(std::max(most, 0x6p-9f) / 6.0f))[0];
+}
+
+// What a group of COUNT vectors reads after storage.  A group that is not finite is NaN.
 template <int COUNT>
 inline void round_group(vf (&v)[COUNT], int kind) {
   int32_t bits = largest_bits(v);
@@ -96,10 +103,7 @@ inline void round_group(vf (&v)[COUNT], int kind) {
     for (auto& part : v) part = all(from_bits(0x7FC00000));
     return;
   }
-  float most = from_bits(bits), scale;
-  if (kind == TO_FP8_32) scale = power_of_two_scale(std::max(most, 1e-4f) * INVERSE_448);
-  else if (kind == TO_FP4_32) scale = power_of_two_scale(std::max(most, 0x6p-126f) * INVERSE_6);
-  else scale = nearest_e4m3(all(std::max(most, 0x6p-9f) / 6.0f))[0];
+  float scale = group_scale(from_bits(bits), kind);
   for (auto& part : v) part = (kind == TO_FP8_32 ? nearest_e4m3(part / scale) : nearest_e2m1(part / scale)) * scale;
 }
 
@@ -121,6 +125,64 @@ inline void fake_quantize(int threads, const Rows* x, int kind, void* out) {
       }
     }
   });
+}
+
+// Codes of values that codes have.
+inline uint8_t e4m3_code(float value) {
+  float size = std::fabs(value);
+  int32_t code = size < 0x1p-6f ? static_cast<int32_t>(size * 512.0f) : (to_bits(size) >> 20) - (120 << 3);
+  return static_cast<uint8_t>(code | (to_bits(value) >> 24 & 0x80));
+}
+
+inline uint8_t e2m1_code(float value) {
+  float size = std::fabs(value);
+  int32_t code = size < 1.0f ? static_cast<int32_t>(size * 2.0f) : (to_bits(size) >> 22) - (126 << 1);
+  return static_cast<uint8_t>(code | (to_bits(value) >> 28 & 8));
+}
+
+// Codes and scale bytes of one group; false for a group that is not finite.
+template <int COUNT>
+inline bool quantize_group(vf (&v)[COUNT], int kind, uint8_t* codes, uint8_t* scale_byte) {
+  constexpr int CHANNELS = COUNT * LANES;
+  int32_t bits = largest_bits(v);
+  if (bits >= INFINITY_BITS) return false;
+  float scale = group_scale(from_bits(bits), kind), values[CHANNELS];
+  for (int i = 0; i < COUNT; ++i) {
+    vf near = kind == TO_FP8_32 ? nearest_e4m3(v[i] / scale) : nearest_e2m1(v[i] / scale);
+    vi signed_near = (as_int(near) & 0x7FFFFFFF) | (as_int(v[i]) & ~0x7FFFFFFF);  // what rounds to zero keeps its sign
+    store(values + LANES * i, as_float(signed_near));
+  }
+  *scale_byte = kind == TO_FP4_16 ? e4m3_code(scale) : static_cast<uint8_t>(to_bits(scale) >> 23);
+  for (int k = 0; k < CHANNELS; ++k) {
+    if (kind == TO_FP8_32) codes[k] = e4m3_code(values[k]);
+    else if (k % 2 == 0) codes[k / 2] = static_cast<uint8_t>(e2m1_code(values[k]) | e2m1_code(values[k + 1]) << 4);
+  }
+  return true;
+}
+
+// Codes [rows, width] or, of FP4, [rows, width / 2], and a scale byte for each group of 32, or 16, channels.  Sets `odd`
+// where a group is not finite.
+inline void quantize(int threads, const Rows* x, int kind, uint8_t* codes, uint8_t* scales, int32_t* odd) {
+  constexpr int64_t PART = STEPS >= 2 ? STEPS / 2 : 1;
+  int64_t channels = kind == TO_FP4_16 ? GROUP / 2 : GROUP, per_byte = kind == TO_FP8_32 ? 1 : 2;
+  std::atomic<int32_t> found{0};
+  parallel(helpers(threads, x->rows * x->width * 8), x->rows, [&](int64_t row) {
+    for (int64_t k = 0; k < x->width; k += channels) {
+      int64_t at = row * x->width + k;
+      bool finite;
+      if (kind == TO_FP4_16) {
+        vf v[PART];
+        for (int64_t i = 0; i < PART; ++i) v[i] = load_values(x->data, x->dtype, at + LANES * i);
+        finite = quantize_group(v, kind, codes + at / per_byte, scales + at / channels);
+      } else {
+        vf v[STEPS];
+        for (int64_t i = 0; i < STEPS; ++i) v[i] = load_values(x->data, x->dtype, at + LANES * i);
+        finite = quantize_group(v, kind, codes + at / per_byte, scales + at / channels);
+      }
+      if (!finite) found = 1;
+    }
+  });
+  *odd = found;
 }
 
 // Gates [rows, streams] of x and key [rows, streams, width]; gains [streams, width] in their own dtypes.

@@ -19,7 +19,7 @@ inline vf as_float(vi v) { vf f; std::memcpy(&f, &v, sizeof f); return f; }
 inline vi as_int(vf v) { vi i; std::memcpy(&i, &v, sizeof i); return i; }
 inline vf load(const float* at) { vf v; std::memcpy(&v, at, sizeof v); return v; }
 inline void store(float* at, vf v) { std::memcpy(at, &v, sizeof v); }
-inline vf all(float value) { return vf{} + value; }
+inline vf all(float value) { return value - vf{}; }  // minus 0 changes no value, so nothing but a broadcast is left
 inline vf choose(vi mask, vf yes, vf no) { return as_float((mask & as_int(yes)) | (~mask & as_int(no))); }
 inline vi choose(vi mask, vi yes, vi no) { return (mask & yes) | (~mask & no); }
 inline vi larger(vi a, vi b) { return choose(a > b, a, b); }

@@ -1,0 +1,60 @@
+// Weights in their stored formats: scales, bytes of a group, decoding, and the way through some rows.
+#pragma once
+
+namespace flash41 {
+
+constexpr int64_t AHEAD = 16384;      // bytes between what is read and what is prefetched
+
+// Powers of two by E8M0 byte: 0 is 2^-127, a subnormal; 255 is NaN.
+struct ScaleTable {
+  uint32_t bits[256];
+};
+constexpr ScaleTable make_scales() {
+  ScaleTable table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) table.bits[byte] = byte << 23;
+  table.bits[0] = 0x00400000;
+  table.bits[255] = 0x7FC00000;
+  return table;
+}
+constexpr ScaleTable SCALES = make_scales();
+
+inline float scale_value(uint8_t byte) {
+  float value;
+  std::memcpy(&value, &SCALES.bits[byte], sizeof value);
+  return value;
+}
+
+template <int F>
+constexpr int64_t GROUP_BYTES = F == FP4_1X32 ? 16 : F == FP8_32X32 ? 32 : F == PLAIN_BF16 ? 64 : 128;
+template <int F>
+constexpr bool SCALED = F == FP8_32X32 || F == FP4_1X32;
+
+template <int F>
+inline void decode(const uint8_t* codes, vf out[STEPS]) {
+  if constexpr (F == FP8_32X32) decode_fp8(codes, out);
+  else if constexpr (F == FP4_1X32) decode_fp4(codes, out);
+  else if constexpr (F == PLAIN_BF16)
+    for (int i = 0; i < STEPS; ++i) out[i] = load_bf16(reinterpret_cast<const uint16_t*>(codes) + LANES * i);
+  else
+    for (int i = 0; i < STEPS; ++i) out[i] = load(reinterpret_cast<const float*>(codes) + LANES * i);
+}
+
+// Rows first.. of a weight, as the loops of a product walk them.
+template <int F>
+struct Walk {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  int64_t row_bytes, scale_row_bytes;
+
+  Walk(const Matrix& w, int64_t first)
+      : codes(w.codes + first * w.row_bytes),
+        scales(w.scales + (F == FP8_32X32 ? first / 32 : first) * w.scale_row_bytes),
+        row_bytes(w.row_bytes),
+        scale_row_bytes(F == FP8_32X32 ? 0 : w.scale_row_bytes) {}
+
+  const uint8_t* group(int row, int64_t g) const { return codes + row * row_bytes + g * GROUP_BYTES<F>; }
+  uint8_t scale_byte(int row, int64_t g) const { return scales[row * scale_row_bytes + g]; }
+  float scale(int row, int64_t g) const { return scale_value(scale_byte(row, g)); }
+};
+
+}  // namespace flash41

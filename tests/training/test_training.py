@@ -14,7 +14,7 @@ from flash41.checkpoint.loader import open_checkpoint
 from flash41.checkpoint.stored import Scope
 from flash41.errors import CheckpointError, ConfigError
 from helpers.small_training import PHASES, small_config
-from training.corpus.mixture import FAMILIES
+from training.corpus.mixture import DRILLS, FAMILIES
 from training.model.masters import Masters
 from training.optimizer import BALANCE_RATE, balance
 from training.report import COLUMNS
@@ -108,7 +108,7 @@ def test_a_run_leaves_a_checkpoint_curves_and_scores(
         (row,) = csv.DictReader(file)
     assert tuple(row) == COLUMNS
     assert float(row["loss"]) == lines[0]["loss"]
-    assert set(lines[0]["families"]) <= set(FAMILIES)
+    assert set(lines[0]["families"]) <= {*FAMILIES, *DRILLS}
     assert min(lines[0]["families"].values()) > 0
 
 

@@ -21,13 +21,18 @@ them; the engine is all that works then.  Each turn through HTTP is held against
 it, since a machine's speed moves from minute to minute; of these ratios the median counts:
 
 - `http_overhead` is what HTTP adds to the engine's work per token: CPU seconds of the engine's process under HTTP over
-  those of the library, less 1;
+  those of the library, less 1; `step_overhead` is the same per step, as a step under HTTP may hold other requests (the
+  first ones begin before all have come; `library_steps` and `http_steps` tell how many there were);
 - `added_time` is what it adds to the time of a token: wall-clock seconds through HTTP, from the first client to the end
   of the last, over those of the library, less 1;
-- the CPU of the HTTP process and of the clients, which share the machine, stand beside them per token.
+- the CPU of the HTTP process and of the clients, which share the machine, stand beside them per token;
+- `spread` is how much the library's CPU per token differs from its own next turn, by the median: differences that are
+  not larger say nothing.
 
-On a machine whose cores are busy otherwise, or with one core, `added_time` also counts what waits for a core.  The exit
-status is 1 when a text differs, something is left, or the server's status is not 0.
+What HTTP itself does in the engine's process is about a hundredth of a step.  A larger `http_overhead` probably comes
+from sharing cores and their caches with HTTP and the clients; users see it no less.  Where cores are busy otherwise, or
+where there is one, `added_time` also counts what waits for a core.  The exit status is 1 when a text differs, something
+is left, or the server's status is not 0.
 """
 
 import argparse
@@ -49,7 +54,7 @@ from flash41 import LLM, SamplingParams, __version__
 from flash41.engine.request import FinishReason
 
 GONE_SHARE = 0.2
-FULL = (64, 24, 3, 32, 9)
+FULL = (64, 24, 3, 32, 15)
 """Clients, tokens of an answer, and rounds; tokens of a longer answer, and turns."""
 QUICK = (10, 4, 2, 8, 1)
 """The same with --quick."""
@@ -226,30 +231,47 @@ def rounds(server: Server, wanted: list[Ask], solo: list[str], count: int) -> di
 
 
 Figures = dict[str, float]
-"""Milliseconds per token, by what they are."""
+"""Milliseconds per token, by what they are; and steps."""
 
 
-def by_library(llm: LLM, wanted: list[Ask]) -> Figures:
+class StepCounter:
+    """Counts the steps of an engine."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.count = 0
+        self._step = llm.engine.step
+        llm.engine.step = self.step
+
+    def step(self) -> Any:
+        self.count += 1
+        return self._step()
+
+
+def by_library(llm: LLM, steps: StepCounter, wanted: list[Ask]) -> Figures:
     """All requests at once in this process."""
     requests = []
     for ask in wanted:
         params = SamplingParams(max_tokens=ask.body["max_tokens"])
         requests.append(llm.request(llm.codec.encode(llm.codec.convert(ask.body)).ids, params, ask.body["seed"]))
-    wall, spent = time.perf_counter(), time.process_time()
+    before, wall, spent = steps.count, time.perf_counter(), time.process_time()
     tokens = sum(len(answer.tokens) for answer in llm.as_finished(requests))
     wall, spent = time.perf_counter() - wall, time.process_time() - spent
-    return per_token(tokens, library=wall, library_cpu=spent)
+    count = steps.count - before
+    found = per_token(tokens, library=wall, library_cpu=spent)
+    return {**found, "library_steps": count, "library_step_cpu_milliseconds": round(1000 * spent / count, 3)}
 
 
 def by_http(server: Server, wanted: list[Ask]) -> Figures:
     """All requests at once by clients of the server, all of them in this process."""
-    before, tokens = server.cpu_seconds(), server.stats()["engine"]["num_generated_tokens"]
+    before, first = server.cpu_seconds(), server.stats()["engine"]
     wall, spent = time.perf_counter(), time.process_time()
     asyncio.run(load(server.port, wanted))
     wall, spent = time.perf_counter() - wall, time.process_time() - spent
-    after, tokens = server.cpu_seconds(), server.stats()["engine"]["num_generated_tokens"] - tokens
+    after, last = server.cpu_seconds(), server.stats()["engine"]
+    tokens, count = (last[name] - first[name] for name in ("num_generated_tokens", "num_steps"))
     cpu = {name: after[name] - before[name] for name in after}
-    return per_token(tokens, http=wall, engine_cpu=cpu["engine"], http_process_cpu=cpu["http"], clients_cpu=spent)
+    found = per_token(tokens, http=wall, engine_cpu=cpu["engine"], http_process_cpu=cpu["http"], clients_cpu=spent)
+    return {**found, "http_steps": count, "engine_step_cpu_milliseconds": round(1000 * cpu["engine"] / count, 3)}
 
 
 def per_token(tokens: int, **seconds: float) -> Figures:
@@ -259,10 +281,11 @@ def per_token(tokens: int, **seconds: float) -> Figures:
 def compared(llm: LLM, server: Server, wanted: list[Ask], num_turns: int) -> dict[str, float]:
     """The library and HTTP in turns, the library first and last."""
     staying = [Ask(body=ask.body, leaves_after=None) for ask in wanted]
-    library, http = [by_library(llm, staying)], list[Figures]()
+    steps = StepCounter(llm)
+    library, http = [by_library(llm, steps, staying)], list[Figures]()
     for number in range(1, num_turns + 1):
         http.append(by_http(server, staying))
-        library.append(by_library(llm, staying))
+        library.append(by_library(llm, steps, staying))
         print(json.dumps({"turn": number, **http[-1], **library[-1]}), flush=True)
     found = {name: statistics.median(turn[name] for turn in turns) for turns in (library, http) for name in turns[0]}
 
@@ -271,8 +294,15 @@ def compared(llm: LLM, server: Server, wanted: list[Ask], num_turns: int) -> dic
         ratios = [turn[ours] / alone for turn, alone in zip(http, beside, strict=True)]
         return round(statistics.median(ratios) - 1, 4)
 
-    overhead = added("engine_cpu_milliseconds", "library_cpu_milliseconds")
-    return {"http_overhead": overhead, "added_time": added("http_milliseconds", "library_milliseconds"), **found}
+    own = [turn["library_cpu_milliseconds"] for turn in library]
+    spread = statistics.median(abs(after / before - 1) for before, after in pairwise(own))
+    return {
+        "http_overhead": added("engine_cpu_milliseconds", "library_cpu_milliseconds"),
+        "step_overhead": added("engine_step_cpu_milliseconds", "library_step_cpu_milliseconds"),
+        "added_time": added("http_milliseconds", "library_milliseconds"),
+        "spread": round(spread, 4),
+        **found,
+    }
 
 
 if __name__ == "__main__":

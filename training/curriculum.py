@@ -2,8 +2,8 @@
 
     phase     tokens up to   context   selection
     words        1.5 M          128    every visible row; scorers rest
-    pages        3.5 M          224    every visible row: scorers imitate before anything depends on them
-    rows          10 M          512    the model's own top-k and candidate blocks
+    pages          6 M          224    every visible row: scorers imitate before anything depends on them
+    rows          14 M          512    the model's own top-k and candidate blocks
     books            -        2,048    the model's own
 
 The learning rate falls over the last fifth of the planned tokens, whatever the phase.
@@ -58,8 +58,8 @@ PHASES = (
     Phase(
         name="words", until_tokens=1.5e6, longest=128, batch_tokens=2560, dense=True, scoring=False, prompt_weight=0.1
     ),
-    Phase(name="pages", until_tokens=3.5e6, longest=224, batch_tokens=3072, dense=True, prompt_weight=0.05),
-    Phase(name="rows", until_tokens=10e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
+    Phase(name="pages", until_tokens=6e6, longest=224, batch_tokens=3072, dense=True, prompt_weight=0.05),
+    Phase(name="rows", until_tokens=14e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
     Phase(name="books", until_tokens=float("inf"), longest=2048, batch_tokens=6144, dense=False, prompt_weight=0.02),
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from flash41.server.app import Application
-from flash41.server.run import listening
+from flash41.server.run import config, listening
 from flash41.server.settings import ServerSettings
 
 PATIENCE_SECONDS = 20
@@ -18,10 +18,7 @@ PATIENCE_SECONDS = 20
 def on_port(app: Application) -> Iterator[str]:
     """The address at which `app` answers while the context lasts."""
     listener = listening(ServerSettings(port=0))
-    config = uvicorn.Config(
-        app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(config(app))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

@@ -61,7 +61,8 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """What it holds and has done."""
-        return replace(self.scheduler.stats, experts=tuple(replace(counts) for counts in self._experts))
+        stats = self.scheduler.stats  # asked for in every step of a server
+        return replace(stats, experts=tuple(map(replace, self._experts))) if self._experts else stats
 
     def step(self) -> Sequence[TokenEvent]:
         """Computes one step; returns the tokens it produced.

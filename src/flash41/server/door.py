@@ -18,7 +18,7 @@ from flash41.server.api_errors import ApiError
 from flash41.server.logs import ACCESS, FIELDS
 from flash41.server.metrics import Metrics
 from flash41.server.security import PAGE_HEADERS, Guard, check_head
-from flash41.server.streaming import ClientGoneError
+from flash41.server.streaming import BODY_SENDER, ClientGoneError
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,12 @@ class Door:
         check_head(scope)
         self._guard.check_host(headers.get("host"))
         salt = self._guard.salt(scope["path"], headers)
-        scope["state"] = {"request_id": visit.request_id, "salt": salt, "facts": visit.facts}
+        scope["state"] = {
+            "request_id": visit.request_id,
+            "salt": salt,
+            "facts": visit.facts,
+            BODY_SENDER: visit.pass_on,
+        }
         await self._app(scope, receive, visit.send)
 
     def _leave(self, visit: "_Visit", scope: Scope) -> None:
@@ -79,7 +84,7 @@ class _Visit:
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
-        self._send = send
+        self.pass_on = send
         given = Headers(scope=scope).get("x-request-id", "")
         self.request_id = given if _ID.fullmatch(given) else secrets.token_hex(12)
         self.started = time.monotonic()
@@ -99,7 +104,7 @@ class _Visit:
             present = {name.lower() for name, _ in message.get("headers", ())}
             added = [(name.encode(), value.encode()) for name, value in ours.items() if name.encode() not in present]
             message = {**message, "headers": [*message.get("headers", ()), *added]}
-        await self._send(message)
+        await self.pass_on(message)
 
     async def refuse(self, error: ApiError) -> None:
         if self.status:

@@ -7,6 +7,7 @@
 Started by `engine_process`, by name; imported by nobody, as it loads tensors.
 """
 
+import gc
 import logging
 import os
 from collections.abc import Callable
@@ -55,6 +56,7 @@ def host(orders: Orders, open_model: Callable[[Opening], LLM]) -> int:
     except (Flash41Error, OSError) as error:
         connection.sendall(refusal_line(error))
         return FAILED
+    gc.freeze()  # the model stays: searching it for garbage takes as long as a few steps
     return _computed(loop)
 
 

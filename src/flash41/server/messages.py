@@ -9,9 +9,10 @@ bit.
 """
 
 import base64
+import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,13 @@ FAILURES: Mapping[str, type[Exception]] = {
 }
 """Errors that keep their kind on the way."""
 
+NUM_PLAIN = 3
+"""Values of a token with nothing beside it: its id, why it is the last, and the cached tokens of its prompt."""
+MOST_KNOWN_TOKENS = 16_384
+"""Records of such tokens that are kept; frozen, so that they may stand in many answers."""
+
 _REASONS = {reason.value: reason for reason in FinishReason}
-_ENGINE_FIGURES = tuple(field.name for field in fields(EngineStats))
+_ENGINE_FIGURES = tuple(field.name for field in fields(EngineStats) if field.name != "experts")
 _FIGURES = tuple(field.name for field in fields(ServiceStats) if field.name != "engine")
 _PARAMS = tuple(field.name for field in fields(SamplingParams))
 _WRITER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
@@ -217,7 +223,10 @@ def read_report(message: Sequence[Any]) -> Report:
     _, tokens, failures, figures = message
     read = [(job_id, _read_failure(kind, text)) for job_id, kind, text in failures]
     return Report(
-        tokens=[_read_token(*values) for values in tokens],
+        tokens=[
+            (job_id, _plain_token(*values) if len(values) == NUM_PLAIN else _read_token(*values))
+            for job_id, *values in tokens
+        ],
         failures=[(job_id, error) for job_id, error in read if isinstance(error, Flash41Error)],
         figures=figures,
     )
@@ -275,8 +284,13 @@ def _token(job_id: int, item: GeneratedToken) -> tuple[object, ...]:
     return (*found, token.logprob, token.top_logprobs, *drafts)
 
 
+@functools.lru_cache(MOST_KNOWN_TOKENS)
+def _plain_token(token_id: int, reason: str | None, num_cached_tokens: int) -> GeneratedToken:
+    """A token with nothing beside it: nearly all are, and making the records would cost more than all else here."""
+    return _read_token(token_id, reason, num_cached_tokens)
+
+
 def _read_token(
-    job_id: int,
     token_id: int,
     reason: str | None,
     num_cached_tokens: int,
@@ -285,9 +299,9 @@ def _read_token(
     num_draft_tokens: int = 0,
     num_accepted_tokens: int = 0,
     undrafted_because: str | None = None,
-) -> tuple[int, GeneratedToken]:
+) -> GeneratedToken:
     sampled = SampledToken(token_id=token_id, logprob=logprob, top_logprobs=tuple((pair[0], pair[1]) for pair in top))
-    return job_id, GeneratedToken(
+    return GeneratedToken(
         token=sampled,
         finish_reason=None if reason is None else _REASONS[reason],
         num_cached_tokens=num_cached_tokens,
@@ -310,9 +324,8 @@ def _read_failure(kind: str, text: str) -> Exception:
 def figures_of(stats: ServiceStats) -> list[Any]:
     """Figures as they travel."""
     own = [getattr(stats, name) for name in _FIGURES]
-    engine = replace(stats.engine, experts=())
     experts = [asdict(counts) for counts in stats.engine.experts]
-    return [*own, experts, [getattr(engine, name) for name in _ENGINE_FIGURES]]
+    return [*own, experts, [getattr(stats.engine, name) for name in _ENGINE_FIGURES]]
 
 
 def stats_of(values: Sequence[Any]) -> ServiceStats:

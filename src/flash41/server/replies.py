@@ -36,7 +36,8 @@ class Tally:
     def take(self, items: Sequence[GeneratedToken]) -> None:
         """Books tokens."""
         self.num_generated_tokens += len(items)
-        self.num_cached_tokens = max(self.num_cached_tokens, *(item.num_cached_tokens for item in items))
+        for item in items:
+            self.num_cached_tokens = max(self.num_cached_tokens, item.num_cached_tokens)
 
 
 def drafts_of(item: GeneratedToken) -> dict[str, Any]:

@@ -9,6 +9,7 @@ over ends with an error event.  A second signal ends the grace time at once.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -129,6 +130,7 @@ def config(app: Application) -> uvicorn.Config:
         app,
         http="h11",
         ws="none",
+        proxy_headers=False,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -142,6 +144,8 @@ def serve(engine: EngineClient, settings: ServerSettings, announce: Announce) ->
     """Serves an engine until told to stop; the exit status of the process."""
 
     async def main() -> int:
-        return await ServerProcess(engine, settings).run(announce)
+        process = ServerProcess(engine, settings)
+        gc.freeze()  # what is there now stays: searching it again and again for garbage would hold up all streams
+        return await process.run(announce)
 
     return asyncio.run(main())

@@ -148,7 +148,7 @@ class Generation:
         self._abort = abort
         self._pending: list[GeneratedToken] = []
         self._failure: Flash41Error | None = None
-        self._news = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None
         self._is_over = False
 
     @property
@@ -158,26 +158,30 @@ class Generation:
 
     async def take(self) -> Sequence[GeneratedToken]:
         """All tokens that came since the last call, at least one; raises the failure that ended the job."""
-        await self._news.wait()
-        if self._pending:
-            taken, self._pending = self._pending, []
-            if self._failure is None:
-                self._news.clear()
-            return taken
-        assert self._failure is not None, "news without tokens or failure"
-        raise self._failure
+        while not self._pending:
+            if self._failure is not None:
+                raise self._failure
+            # A bare future: this happens once per token of every answer.
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        taken, self._pending = self._pending, []
+        return taken
 
     def deliver(self, token: GeneratedToken) -> None:
         """Takes a token from the service."""
         self._is_over = self._is_over or token.finish_reason is not None
         self._pending.append(token)
-        self._news.set()
+        self._wake()
 
     def fail(self, failure: Flash41Error) -> None:
         """Takes the news that no token will follow; of a finished job that is nothing new."""
         if not self._is_over:
             self._is_over, self._failure = True, failure
-            self._news.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     def expire(self, failure: Flash41Error) -> None:
         """Gives the job up and tells whoever waits for it; of a finished one there is nothing to give up."""

@@ -179,6 +179,14 @@ def test_a_large_message_costs_no_more_than_its_bytes() -> None:
     assert found == [message_of(body)]
 
 
+def test_the_same_token_is_the_same_record_in_every_answer() -> None:
+    token = GeneratedToken(token=SampledToken(token_id=5), finish_reason=None)
+    report = Report(tokens=[(1, token), (2, token)], failures=[], figures=[])
+    (_, first), (_, second) = messages.read_report(message_of(messages.report_line(report))).tokens
+    assert first == token
+    assert first is second
+
+
 def test_without_log_probabilities_a_token_is_four_numbers() -> None:
     token = GeneratedToken(token=SampledToken(token_id=5), finish_reason=None)
     tokens = carried(messages.report_line(Report(tokens=[(1, token)], failures=(), figures=figures_of(stats()))))[1]

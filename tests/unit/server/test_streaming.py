@@ -10,7 +10,7 @@ import pytest
 from flash41.chat.conversation import ChatCodec
 from flash41.chat.protocols import WireEvent
 from flash41.server.settings import ServerSettings
-from flash41.server.streaming import COMMENT, ClientGoneError, EventStream, encoded, while_connected
+from flash41.server.streaming import BODY_SENDER, COMMENT, ClientGoneError, EventStream, encoded, while_connected
 from helpers.serving import CHAT, COMPLETIONS, HELLO, Scripted, call, run
 
 JSON = {"content-type": "application/json"}
@@ -96,6 +96,29 @@ def test_a_client_that_stops_reading_counts_as_gone() -> None:
 
     run(work())
     assert ended == ["source", "end"]
+
+
+def test_only_the_head_of_a_stream_goes_through_all_layers() -> None:
+    layers, short_way = list[str](), list[bytes]()
+
+    async def source() -> AsyncGenerator[bytes]:
+        yield b"a"
+        yield b"b"
+
+    async def through_layers(message: Any) -> None:
+        layers.append(message["type"])
+
+    async def pass_on(message: Any) -> None:
+        short_way.append(message["body"])
+
+    async def work() -> None:
+        stream = EventStream(source(), keep_alive_seconds=9, stall_seconds=9, headers={}, on_end=lambda: None)
+        scope = {"type": "http", "state": {BODY_SENDER: pass_on}}
+        await stream(scope, asyncio.Event().wait, through_layers)
+
+    run(work())
+    assert layers == ["http.response.start"]
+    assert short_way == [b"a", b"b", b""]
 
 
 def test_a_stream_whose_head_cannot_be_sent_still_ends() -> None:

@@ -3,7 +3,7 @@ import torch
 
 from flash41.cache.contiguous import ContiguousStore
 from flash41.cache.rows import RowFormats
-from flash41.cache.store import store_shape
+from flash41.cache.store_shape import store_shape
 from flash41.errors import ProtocolError
 from flash41.model.attention import join
 from flash41.model.batch import Selection

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from flash41.cache.rows import RowBuffer, RowFormats
-from flash41.cache.store import Store, StoreShape
+from flash41.cache.store import Store
+from flash41.cache.store_shape import StoreShape
 
 
 class ContiguousStore(Store):

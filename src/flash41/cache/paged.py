@@ -15,7 +15,8 @@ from torch import Tensor
 
 from flash41.cache.placement import Placement
 from flash41.cache.pool import Pool
-from flash41.cache.store import Store, StoreShape
+from flash41.cache.store import Store
+from flash41.cache.store_shape import StoreShape
 from flash41.cache.views import Span
 from flash41.errors import ProtocolError, complaint
 

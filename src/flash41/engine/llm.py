@@ -10,16 +10,13 @@
 the model was trained to read them.  `stream` yields events as they come.
 """
 
-import itertools
 import logging
 import secrets
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from flash41.chat.constraints import AnswerConstraint, AnswerConstraints
+from flash41.chat.constraints import AnswerConstraint
 from flash41.chat.conversation import ChatCodec, Conversation, Effort, Message
 from flash41.chat.conversation import Prompt as CodecPrompt
 from flash41.chat.images import Picture
@@ -27,30 +24,28 @@ from flash41.chat.stops import TextWatcher, check_stop
 from flash41.chat.tokenizer import Tokenizer
 from flash41.chat.watching import ChatWatcher
 from flash41.checkpoint.default import default_checkpoint
+from flash41.checkpoint.resident import Progress as LoadProgress
 from flash41.config.huggingface import read_config
 from flash41.config.names import named_wish
 from flash41.config.run import DEFAULT_IMAGE_INTERVAL, RunWish
 from flash41.engine.answers import Answer, Completion, StreamEvent
 from flash41.engine.llm_images import Pictured, pictures_of_prompt, raw_pictures
 from flash41.engine.load import ModelChange, load_model
+from flash41.engine.open_answers import OpenAnswers, Progress
 from flash41.engine.prompt_images import image_sizes, placed
 from flash41.engine.prompts import Prompt, as_images, as_params, as_prompts, check_ids, plain
 from flash41.engine.request import Constraint, FinishReason, Request, SamplingParams, StopWatcher
-from flash41.errors import ProtocolError, RequestError, combined, complaint
+from flash41.engine.words import Words
+from flash41.errors import RequestError, combined
 from flash41.kernels.select import select_kernels
+from flash41.kernels.threads import choose_threads
 from flash41.planning.memory import available_bytes
 from flash41.planning.resolve import default_block_size, resolve
 
 logger = logging.getLogger(__name__)
 
-THREADED_HIDDEN_SIZE = 1024
-"""Below this width one thread computes: waking a second one costs more than it brings, above all on a busy machine."""
-
 UNDRAFTED = "images in the request"
 """Why a request with pictures gets no drafts (spec: vision.md section 6)."""
-
-Progress = Callable[[int, int], None]
-"""Called with (answers finished, answers in all), or with bytes of weights read and in all."""
 
 
 class LLM:
@@ -64,7 +59,7 @@ class LLM:
     def __init__(
         self,
         model: str | Path | None = None,
-        loading: Progress | None = None,
+        loading: LoadProgress | None = None,
         change: ModelChange | None = None,
         *,
         profile: str = "vendor",
@@ -129,23 +124,17 @@ class LLM:
             progress=loading,
             change=change,
         )
-        if threads is None and config.hidden_size < THREADED_HIDDEN_SIZE:
-            threads = 1
-        if threads is not None:
-            torch.set_num_threads(threads)
+        choose_threads(threads, config.hidden_size)
         self.config = self._model.config
         self.engine = self._model.engine(self.plan)
         self._next_id = 0
-        self._answers: dict[int, Answer] = {}
-        self._codec: ChatCodec | None = None
-        self._constraints: AnswerConstraints | None = None
+        self._answers = OpenAnswers(self.engine)
+        self._words = Words(self.tokenizer, self.config)
 
     @property
     def codec(self) -> ChatCodec:
         """Renders conversations; raises ConfigError when the tokenizer lacks a control token."""
-        if self._codec is None:
-            self._codec = ChatCodec(self.tokenizer, self.config.tokens.image)
-        return self._codec
+        return self._words.codec
 
     def pictures(self, prompt: CodecPrompt) -> tuple[Picture, ...]:
         """The pictures of a rendered prompt.  Raises RequestError for what is no data URL or no sound image."""
@@ -177,7 +166,7 @@ class LLM:
         watchers = [self.text_watcher(request.params, strings) for request in requests]
         for request, watcher in zip(requests, watchers, strict=True):
             request.stop_watcher = watcher
-        answers = self._run(requests, progress)
+        answers = self._answers.run(requests, progress)
         return [answer.completion(watcher.finish(), None) for answer, watcher in zip(answers, watchers, strict=True)]
 
     def chat(
@@ -214,7 +203,7 @@ class LLM:
         prompt = self.codec.encode(conversation)
         pictures = self.pictures(prompt)
         request = self.request(prompt.ids, params, watcher=watcher, constraint=constraint, pictures=pictures)
-        (answer,) = self._run([request], None)
+        (answer,) = self._answers.run([request], None)
         if constraint is not None:
             constraint.check()
         parsed = watcher.finish("length" if answer.request.finish_reason is FinishReason.LENGTH else "stop")
@@ -237,69 +226,29 @@ class LLM:
         the text cuts it.  Raises RequestError at once; the request is queued when the first event is asked for.
         """
         watcher = self.text_watcher(params, check_stop(stop))
-        return self._events(self.request(tuple(prompt_ids), params, seed, watcher, pictures=pictures))
+        return self._answers.events(self.request(tuple(prompt_ids), params, seed, watcher, pictures=pictures))
 
     def as_finished(self, requests: Iterable[Request]) -> Iterator[Answer]:
         """Answers in the order they end; the next request is taken whenever fewer than `max_num_seqs` are open.
 
         Closing the iterator aborts what is open.
         """
-        waiting, answers = iter(requests), list[Answer]()
-        try:
-            while True:
-                for request in itertools.islice(waiting, self.plan.max_num_seqs - len(answers)):
-                    answers.append(self._open(request))
-                if not answers:
-                    return
-                self._advance()
-                finished = [answer for answer in answers if answer.is_finished]
-                answers = [answer for answer in answers if not answer.is_finished]
-                for answer in finished:
-                    self._close(answer)
-                yield from finished
-        finally:
-            for answer in answers:
-                self._close(answer)
+        return self._answers.as_finished(requests, self.plan.max_num_seqs)
 
     def text_watcher(self, params: SamplingParams, stop: Sequence[str]) -> TextWatcher:
         """Collects the raw text of one answer and ends it at the first of the checked stop strings."""
-        return TextWatcher(self.tokenizer, stop, self._silent_eos(params))
+        return self._words.text_watcher(params, stop)
 
     def chat_watcher(self, params: SamplingParams, conversation: Conversation) -> ChatWatcher:
         """Parses one answer to a conversation and ends it at the conversation's stop strings."""
-        return ChatWatcher(self.codec, conversation, self._silent_eos(params))
+        return self._words.chat_watcher(params, conversation)
 
     def answer_constraint(self, params: SamplingParams, conversation: Conversation) -> AnswerConstraint | None:
         """Holds one answer to the conversation's response format and tools; None where nothing is asked of it.
 
         Raises RequestError for what cannot be enforced.
         """
-        if self._constraints is None:
-            self._constraints = AnswerConstraints(self.codec, self.config.vocab_size, self.config.tokens.eos)
-        constraint = self._constraints.constraint(conversation)
-        if constraint is not None and params.ignore_eos:
-            thing = "ignore_eos with response_format, tool_choice or strict tools"
-            raise RequestError(complaint(thing, True, "False", "such an answer ends with EOS"))
-        return constraint
-
-    def _silent_eos(self, params: SamplingParams) -> int | None:
-        """EOS where it ends an answer and so is no text of it."""
-        return None if params.ignore_eos else self.config.tokens.eos
-
-    def _events(self, request: Request) -> Generator[StreamEvent, None, None]:
-        answer, num_sent = self._open(request), 0
-        try:
-            while num_sent < len(answer.tokens) or not answer.is_finished:
-                if num_sent == len(answer.tokens):
-                    self._advance()
-                    continue
-                num_sent += 1
-                yield answer.event(num_sent - 1)
-        finally:
-            self._close(answer)
-        if request.finish_reason is FinishReason.ABORT:
-            thing = f"request {request.request_id} after {num_sent} tokens"
-            raise ProtocolError(complaint(thing, "abort", "an end of its own", "a step failed that computed it too"))
+        return self._words.constraint(params, conversation)
 
     def _requests(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], images: Sequence[Sequence[Pictured]]
@@ -348,34 +297,3 @@ class LLM:
         self.engine.check(request)
         self._next_id += 1
         return request
-
-    def _run(self, requests: Sequence[Request], progress: Progress | None) -> list[Answer]:
-        """Finished answers to all requests, which are aborted together if anything fails."""
-        answers: list[Answer] = []
-        num_done = 0
-        try:
-            answers += (self._open(request) for request in requests)
-            while num_done < len(answers):
-                self._advance()
-                for _ in range(num_done, sum(answer.is_finished for answer in answers)):
-                    num_done += 1
-                    if progress is not None:
-                        progress(num_done, len(answers))
-        finally:
-            for answer in answers:
-                self._close(answer)
-        return answers
-
-    def _open(self, request: Request) -> Answer:
-        self.engine.add(request)
-        self._answers[request.request_id] = Answer(request)
-        return self._answers[request.request_id]
-
-    def _advance(self) -> None:
-        """One step; its tokens go to all answers that are open, whoever waits for them."""
-        for event in self.engine.step():
-            self._answers[event.request_id].take(event)
-
-    def _close(self, answer: Answer) -> None:
-        self.engine.abort(answer.request.request_id)
-        del self._answers[answer.request.request_id]

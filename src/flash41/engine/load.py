@@ -16,7 +16,8 @@ from flash41.cache.image_store import ImageStore
 from flash41.cache.layout import layout_id
 from flash41.cache.paged import PagedStore
 from flash41.cache.rows import row_formats
-from flash41.cache.store import Store, store_shape
+from flash41.cache.store import Store
+from flash41.cache.store_shape import store_shape
 from flash41.checkpoint.identity import model_hash
 from flash41.checkpoint.loader import Checkpoint, open_checkpoint
 from flash41.checkpoint.residence import Residence

@@ -24,6 +24,7 @@ from flash41.engine.plan import PlannedEncoding, PlannedSpan, StepPlan
 from flash41.engine.request import FinishReason, Request
 from flash41.engine.reuse import PrefixReuse
 from flash41.engine.running import Running
+from flash41.engine.spans import planned_span, upcoming_spans
 from flash41.engine.stats import DraftCounters, EngineStats
 from flash41.errors import RequestError, complaint
 
@@ -156,7 +157,7 @@ class Scheduler:
             if length > 0:
                 drafts = self._drafts(running, budget - length - max(0, num_answers))
                 running.table.append(running.growth(length + len(drafts)))
-                spans.append(self._span(running, length, drafts))
+                spans.append(planned_span(running, length, drafts, self.reuse.tail_start(running.request), self.limits))
                 budget -= length + len(drafts)
         return spans
 
@@ -206,23 +207,6 @@ class Scheduler:
         self._waiting.appendleft(running.request)
         self.num_preemptions += 1
 
-    def _span(self, running: Running, length: int, drafts: tuple[int, ...]) -> PlannedSpan:
-        start = running.num_computed
-        return PlannedSpan(
-            request_id=running.request.request_id,
-            slot=running.slot,
-            start=start,
-            ids=running.ids(start, start + length) + drafts,
-            history=running.ids(max(0, start - self.limits.look_back), start),
-            samples=length == running.num_missing,
-            num_drafts=len(drafts),
-            pages=running.table.page_ids,
-            window_start=running.window_start,
-            planes_end=running.planes_end,
-            tail_start=self.reuse.tail_start(running.request),
-            images=running.images(start - self.limits.look_back, start + length),
-        )
-
     def commit(
         self, plan: StepPlan, tokens: Mapping[int, SampledToken], verified: Mapping[int, Verified] = NOTHING_VERIFIED
     ) -> list[TokenEvent]:
@@ -266,21 +250,7 @@ class Scheduler:
 
     def upcoming(self, plan: StepPlan) -> list[PlannedSpan]:
         """Known tokens that steps behind this one will probably begin with, as far as a step goes."""
-        ends = {span.request_id: span.end for span in plan.spans if not span.samples}
-        budget, found = self.limits.max_num_batched_tokens, list[PlannedSpan]()
-        for running in self._running:
-            start = ends.get(running.request.request_id, running.num_known)
-            ids = running.ids(start, min(start + budget, running.num_known))
-            if ids:
-                budget -= len(ids)
-                history = running.ids(max(0, start - self.limits.look_back), start)
-                request_id = running.request.request_id
-                found.append(
-                    PlannedSpan(
-                        request_id=request_id, slot=running.slot, start=start, ids=ids, history=history, samples=False
-                    )
-                )
-        return found
+        return upcoming_spans(plan, self._running, self.limits)
 
     def requests(self, plan: StepPlan) -> list[Request]:
         """The requests whose rows choose a token in this plan, in the order of their rows."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flash41.chat.conversation import ChatCodec
+from flash41.server.message_values import figures_of, stats_of
 from flash41.server.messages import (
     Abort,
     Lines,
@@ -24,10 +25,8 @@ from flash41.server.messages import (
     Report,
     Stop,
     Submit,
-    figures_of,
     order_line,
     read_report,
-    stats_of,
 )
 from flash41.server.service import (
     EngineStoppedError,

@@ -21,7 +21,8 @@ from flash41.engine.prompt_images import image_sizes
 from flash41.engine.request import FinishReason, Request, StopWatcher
 from flash41.errors import Flash41Error, RequestError
 from flash41.server.engine_orders import AnswerConstraint, Inbox, Prepared
-from flash41.server.messages import Abort, Report, Stop, Submit, figures_of
+from flash41.server.message_values import figures_of
+from flash41.server.messages import Abort, Report, Stop, Submit
 from flash41.server.service import GeneratedToken, GenerationError, Job, ModelFacts, ServiceStats
 from flash41.server.wishes import converted, watcher_of
 

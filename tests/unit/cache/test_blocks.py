@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from flash41.cache.blocks import DraftView
 from flash41.cache.contiguous import ContiguousStore
 from flash41.cache.rows import RowBuffer, RowFormats
-from flash41.cache.store import StoreShape
+from flash41.cache.store_shape import StoreShape
 from flash41.cache.views import Span
 from flash41.errors import ProtocolError
 from flash41.numerics.scaled import quantize_fp8_32

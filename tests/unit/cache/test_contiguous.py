@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from flash41.cache.contiguous import ContiguousStore
 from flash41.cache.rows import RowBuffer, RowFormats
-from flash41.cache.store import StoreShape, StoreView, store_shape
+from flash41.cache.store import StoreView
+from flash41.cache.store_shape import StoreShape
 from flash41.cache.views import Span
 from flash41.errors import CapacityError, ProtocolError
 from flash41.numerics.scaled import quantize_fp4_16, quantize_fp4_32, quantize_fp8_32
 from flash41.numerics.stored_rows import RowFormat
-from helpers.config_documents import release_config, tiny_config
 from helpers.planes import read_index, read_main
 from helpers.tensors import normal, vectors
 
@@ -341,15 +341,6 @@ def test_spans_that_are_no_batch_are_a_mistake_of_the_engine(spans: list[tuple[i
     with pytest.raises(AssertionError, match=message):
         store.view(batch)
     assert store.cursors == [0, 0, 0]
-
-
-def test_the_shape_of_a_store_comes_from_the_model() -> None:
-    release = store_shape(release_config(), 2, 1000)
-    assert (release.window, release.ring, release.channels, release.index_channels) == (128, 128, 512, 128)
-    assert (release.num_layers, release.member_depth) == (40, 2)
-    assert release.owner_ratios == {2: 2, 8: 2, 14: 2, 20: 1}
-    tiny = store_shape(tiny_config(), 2, 1000)
-    assert set(tiny.owner_ratios) == set(tiny_config().attention.kv_source_layer_ids)
 
 
 def test_planes_round_an_odd_length_up_and_are_never_empty() -> None:

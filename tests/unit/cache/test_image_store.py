@@ -8,7 +8,7 @@ from flash41.cache.geometry import PoolGeometry
 from flash41.cache.image_store import ImageStore
 from flash41.cache.paged import PagedStore
 from flash41.cache.placement import placement
-from flash41.cache.store import StoreShape
+from flash41.cache.store_shape import StoreShape
 from flash41.config.run import PoolDtype
 from flash41.errors import CapacityError, ProtocolError
 from helpers.cache_geometry import tiny

@@ -13,7 +13,8 @@ from flash41.cache.geometry import PoolGeometry
 from flash41.cache.paged import PagedStore
 from flash41.cache.placement import Placement, placement
 from flash41.cache.rows import RowFormats, row_formats
-from flash41.cache.store import Store, StoreShape, StoreView, store_shape
+from flash41.cache.store import Store, StoreView
+from flash41.cache.store_shape import StoreShape, store_shape
 from flash41.cache.views import Span
 from flash41.config.run import PoolDtype
 from flash41.errors import CapacityError, ProtocolError

@@ -1,4 +1,4 @@
-"""What a store promises of every layout: sizes from a configuration, and rows that can be taken back."""
+"""What a store promises of every layout: which rows can be taken back."""
 
 from dataclasses import dataclass, field
 
@@ -10,14 +10,12 @@ from torch import Tensor
 
 from flash41.cache.contiguous import ContiguousStore
 from flash41.cache.rows import RowFormats
-from flash41.cache.store import StoreShape, store_shape
+from flash41.cache.store_shape import StoreShape, store_shape
 from flash41.cache.views import Span
 from flash41.errors import ProtocolError
 from flash41.numerics.stored_rows import RowFormat
-from helpers.cache_geometry import release
-from helpers.config_documents import release_config, tiny_config
+from helpers.config_documents import tiny_config
 from helpers.planes import read_index, read_main
-from helpers.tensors import vectors
 
 FP32 = RowFormats(window=RowFormat.FP32, main=RowFormat.FP32, index=RowFormat.FP32)
 WINDOW, DRAFTS, RATIO = 8, 5, 2
@@ -76,18 +74,6 @@ class Request:
     def rewind(self, position: int) -> None:
         self.store.rewind(1, position)
         del self.kept[position:], self.planes[position // RATIO :]
-
-
-def test_drafting_gives_the_release_rings_of_133_and_7_and_windows_for_its_stages() -> None:
-    constants = vectors("dspark")["constants"]
-    plain, drafting = (store_shape(release_config(), 1, 1, drafts) for drafts in (0, 5))
-    assert (plain.ring, plain.member_depth, plain.num_layers, plain.revocable) == (128, 2, 40, 0)
-    assert (
-        (drafting.ring, drafting.member_depth) == (constants["window_ring"], constants["compressor_ring"]) == (133, 7)
-    )
-    assert (drafting.num_layers, drafting.revocable, drafting.window) == (43, constants["block"], 128)
-    geometry = release(draft_tokens=5)
-    assert (geometry.num_layers, geometry.window_ring, geometry.compressor_ring) == (43, 133, 7)
 
 
 @settings(max_examples=40, deadline=None)

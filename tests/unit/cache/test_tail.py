@@ -5,7 +5,7 @@ from torch import Tensor
 
 from flash41.cache.contiguous import ContiguousStore
 from flash41.cache.rows import RowFormats
-from flash41.cache.store import StoreShape
+from flash41.cache.store_shape import StoreShape
 from flash41.cache.views import Span, WindowRows
 from flash41.numerics.stored_rows import RowFormat
 

@@ -6,6 +6,7 @@ import pytest
 
 from flash41.engine.llm import LLM
 from helpers.default_fixtures import default_cache, default_directory, user_cache
+from helpers.llm_prompts import PARAMS, PROMPTS
 from helpers.model_fixtures import models
 
 __all__ = ["default_cache", "default_directory", "models", "user_cache"]
@@ -21,3 +22,9 @@ def llm(shared_llm: LLM) -> LLM:
     """The shared engine, of which nobody has left anything running."""
     assert shared_llm.engine.num_unfinished == 0
     return shared_llm
+
+
+@pytest.fixture(scope="session")
+def expected(shared_llm: LLM) -> list[tuple[int, ...]]:
+    """Output ids of every one of the four prompts, asked alone."""
+    return [shared_llm.generate([prompt], PARAMS)[0].output_ids for prompt in PROMPTS]

@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,27 +7,15 @@ import torch
 from flash41.chat.conversation import Message
 from flash41.engine.llm import LLM
 from flash41.engine.request import FinishReason, SamplingParams
-from flash41.errors import CheckpointError, ProtocolError
+from flash41.errors import CheckpointError
 from helpers.checkpoints import copied
+from helpers.llm_prompts import LATER, PARAMS, PROMPTS, texts
 from helpers.scripted import SAMPLER, scripted
 
 EOS = 1
 SCARCE_BYTES = 78_192
 """STATE of four slots and pages for hardly more than one long request."""
-PROMPTS = ("Once upon a time", (0, 17, 42), "", (0, 300, 40, 500, 9, 9, 9, 21, 1000))
-PARAMS = SamplingParams(max_tokens=5, seed=7, ignore_eos=True)
-LATER = SamplingParams(max_tokens=5, seed=8, ignore_eos=True)
 ENDS_AT_ONCE = SamplingParams(max_tokens=5, temperature=0, logit_bias={EOS: 100})
-
-
-def texts(llm: LLM, params: SamplingParams = PARAMS) -> list[tuple[int, ...]]:
-    return [answer.output_ids for answer in llm.generate(PROMPTS, params)]
-
-
-@pytest.fixture(scope="module")
-def expected(shared_llm: LLM) -> list[tuple[int, ...]]:
-    """Every prompt alone."""
-    return [shared_llm.generate([prompt], PARAMS)[0].output_ids for prompt in PROMPTS]
 
 
 # Prompts.
@@ -231,71 +218,7 @@ def test_an_answer_cut_inside_its_reasoning_has_no_text(llm: LLM, monkeypatch: p
     assert (answer.text, answer.finish_reason) == ("", FinishReason.LENGTH)
 
 
-# Streams.
-
-
-def test_a_stream_gives_the_tokens_of_generate_one_by_one(llm: LLM, expected: list[tuple[int, ...]]) -> None:
-    events = list(llm.stream(llm.encode(PROMPTS[0]), PARAMS))
-    assert tuple(event.token.token_id for event in events) == expected[0]
-    assert [event.finish_reason for event in events] == [None] * 4 + [FinishReason.LENGTH]
-
-
-def test_a_seed_of_its_own_overrides_that_of_the_parameters(llm: LLM) -> None:
-    streamed = [event.token.token_id for event in llm.stream(llm.encode("Once upon"), PARAMS, seed=8)]
-    assert tuple(streamed) == llm.generate("Once upon", LATER)[0].output_ids
-
-
-def test_a_closed_stream_frees_its_slot(default_directory: Path, expected: list[tuple[int, ...]]) -> None:
-    llm = LLM(default_directory, max_num_seqs=1)
-    stream = llm.stream((0, 5, 6), PARAMS)
-    next(stream)
-    assert llm.engine.num_unfinished == 1
-    close(stream)
-    assert llm.engine.num_unfinished == 0
-    assert texts(llm) == expected
-
-
-def close(stream: Iterator[object]) -> None:
-    stream.close()  # type: ignore[attr-defined]
-
-
-def test_a_stream_nobody_reads_holds_nothing(llm: LLM) -> None:
-    stream = llm.stream((0, 5, 6), PARAMS)
-    assert llm.engine.num_unfinished == 0
-    close(stream)
-
-
-def test_streams_side_by_side_lose_no_token(llm: LLM, expected: list[tuple[int, ...]]) -> None:
-    streams = [llm.stream(llm.encode(prompt), PARAMS) for prompt in PROMPTS]
-    got: list[list[int]] = [[] for _ in streams]
-    for _ in range(PARAMS.max_tokens):
-        for tokens, stream in zip(got, streams, strict=True):
-            tokens.append(next(stream).token.token_id)
-    assert [tuple(tokens) for tokens in got] == expected
-    assert [list(stream) for stream in streams] == [[]] * len(streams)
-
-
-def test_generate_may_run_between_the_events_of_a_stream(llm: LLM, expected: list[tuple[int, ...]]) -> None:
-    stream = llm.stream(llm.encode(PROMPTS[0]), PARAMS)
-    first = next(stream)
-    assert texts(llm) == expected
-    rest = list(stream)
-    assert tuple(event.token.token_id for event in (first, *rest)) == expected[0]
-    assert [event.finish_reason for event in rest] == [None] * 3 + [FinishReason.LENGTH]
-
-
 # Failures.
-
-
-def test_an_error_in_a_callback_ends_all_requests_of_the_call(llm: LLM, expected: list[tuple[int, ...]]) -> None:
-    def fail(done: int, total: int) -> None:
-        raise ZeroDivisionError(done / total)
-
-    params = [SamplingParams(max_tokens=count) for count in (1, 9, 9, 9)]
-    with pytest.raises(ZeroDivisionError, match=r"0\.25"):
-        llm.generate(PROMPTS, params, progress=fail)
-    assert llm.engine.num_unfinished == 0
-    assert texts(llm) == expected
 
 
 @pytest.mark.parametrize("change", ["truncated", "replaced", "removed"])
@@ -326,27 +249,6 @@ def test_a_shard_that_changes_while_in_use_is_an_error_at_the_next_step(
     with pytest.raises(CheckpointError, match=message):
         llm.generate("x", PARAMS)
     assert llm.engine.num_unfinished == 0
-
-
-def test_a_failed_step_tells_every_stream_it_computed(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch, expected: list[tuple[int, ...]]
-) -> None:
-    driving, other = (llm.stream(llm.encode(prompt), PARAMS) for prompt in PROMPTS[:2])
-    next(driving)
-    next(other)
-
-    def fail(*_: object) -> None:
-        raise CheckpointError("gone")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(llm.engine.runner, "run", fail)
-        list_of = list[object]()
-        with pytest.raises(CheckpointError, match="gone"):
-            list_of.extend(driving)
-    with pytest.raises(ProtocolError, match=r"request \d+ after \d tokens: got 'abort', expected an end of its own"):
-        list_of.extend(other)
-    assert llm.engine.num_unfinished == 0
-    assert texts(llm) == expected
 
 
 # Opening.

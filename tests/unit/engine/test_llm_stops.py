@@ -59,33 +59,3 @@ def test_stop_strings_that_cannot_be_are_refused_everywhere(llm: LLM, stop: str 
     ):
         with pytest.raises(RequestError, match="stop"):
             refused()
-
-
-# Answers as they finish.
-
-
-def test_answers_come_as_they_finish_and_requests_are_taken_as_slots_free(llm: LLM) -> None:
-    taken: list[int] = []
-    lengths = [5, 1, 3, 2, 4, 1, 2, 3, 5, 1, 2]
-
-    def requests():  # type: ignore[no-untyped-def]
-        for length in lengths:
-            taken.append(length)
-            yield llm.request((7, length), SamplingParams(max_tokens=length, seed=1, ignore_eos=True))
-
-    answers = llm.as_finished(requests())
-    first = next(answers)
-    assert (len(first.request.output_ids), len(taken)) == (1, llm.plan.max_num_seqs)
-    rest = [len(answer.request.output_ids) for answer in answers]
-    assert sorted([1, *rest]) == sorted(lengths)
-    assert rest[0] == 1
-    assert llm.engine.num_unfinished == 0
-
-
-def test_closing_the_iterator_aborts_what_is_open(llm: LLM) -> None:
-    requests = [llm.request((7, 8), SamplingParams(max_tokens=length, ignore_eos=True)) for length in (1, 9, 9)]
-    answers = llm.as_finished(requests)
-    next(answers)
-    answers.close()  # type: ignore[attr-defined]
-    assert [request.finish_reason for request in requests] == [FinishReason.LENGTH, *[FinishReason.ABORT] * 2]
-    assert llm.engine.num_unfinished == 0

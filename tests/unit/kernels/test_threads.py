@@ -1,4 +1,4 @@
-"""Who has the cores while a step is computed."""
+"""How many threads compute, and who has the cores while a step is computed."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import torch
 
 from flash41.kernels.cpu.backend import CpuKernels
 from flash41.kernels.reference.backend import ReferenceKernels
-from flash41.kernels.threads import threads_of
+from flash41.kernels.threads import THREADED_HIDDEN_SIZE, choose_threads, threads_of
 from helpers.backends import kernels_or_skip
 from helpers.tensors import dense_weight, normal
 
@@ -49,3 +49,19 @@ def test_threads_come_back_when_a_step_breaks_off() -> None:
 def test_the_reference_backend_computes_with_the_threads_of_torch() -> None:
     with threads_of(ReferenceKernels()):
         assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize(
+    ("wished", "hidden_size", "expected"),
+    [
+        (None, THREADED_HIDDEN_SIZE - 1, 1),
+        (None, THREADED_HIDDEN_SIZE, 3),
+        (2, THREADED_HIDDEN_SIZE - 1, 2),
+        (2, THREADED_HIDDEN_SIZE, 2),
+    ],
+)
+def test_a_narrow_model_computes_with_one_thread_unless_told_otherwise(
+    wished: int | None, hidden_size: int, expected: int
+) -> None:
+    choose_threads(wished, hidden_size)
+    assert torch.get_num_threads() == expected

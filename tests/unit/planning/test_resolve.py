@@ -251,7 +251,7 @@ GROWTH = """
 import json, os, pathlib, sys
 from flash41.cache.image_store import ImageStore
 from flash41.cache.paged import PagedStore
-from flash41.cache.store import store_shape
+from flash41.cache.store_shape import store_shape
 from flash41.config.huggingface import config_from_dict
 from flash41.config.run import Profile, RunWish
 from flash41.planning.resolve import resolve

@@ -14,6 +14,7 @@ from flash41.engine.request import FinishReason, SamplingParams
 from flash41.engine.stats import EngineStats
 from flash41.errors import CheckpointError, ConfigError, Flash41Error, ProtocolError, RequestError
 from flash41.server import messages
+from flash41.server.message_values import figures_of, stats_of
 from flash41.server.messages import (
     Abort,
     Lines,
@@ -22,14 +23,11 @@ from flash41.server.messages import (
     Report,
     Stop,
     Submit,
-    figures_of,
     line,
     message_of,
-    stats_of,
 )
 from flash41.server.service import (
     ConversationWish,
-    EngineStoppedError,
     GeneratedToken,
     GenerationError,
     Job,
@@ -156,13 +154,6 @@ def test_a_refusal_is_raised_as_what_it_was(error: Exception) -> None:
     assert str(caught.value) == str(error)
 
 
-def test_an_error_of_an_unknown_kind_is_the_nearest_known_one() -> None:
-    with pytest.raises(GenerationError, match="stopped"):
-        messages.read_answer(carried(messages.refusal_line(EngineStoppedError("stopped"))))
-    with pytest.raises(OSError, match="gone"):
-        messages.read_answer(carried(messages.refusal_line(FileNotFoundError("gone"))))
-
-
 @settings(max_examples=40, deadline=None)
 @given(sent=st.lists(JSON, max_size=4), cut=st.integers(1, 9))
 def test_lines_do_not_depend_on_where_the_bytes_are_cut(sent: list[Any], cut: int) -> None:
@@ -177,20 +168,6 @@ def test_a_large_message_costs_no_more_than_its_bytes() -> None:
     for start in range(0, len(body), 1024):  # joined anew with each piece this would copy 8 GiB
         found += lines.feed(body[start : start + 1024])
     assert found == [message_of(body)]
-
-
-def test_the_same_token_is_the_same_record_in_every_answer() -> None:
-    token = GeneratedToken(token=SampledToken(token_id=5), finish_reason=None)
-    report = Report(tokens=[(1, token), (2, token)], failures=[], figures=[])
-    (_, first), (_, second) = messages.read_report(message_of(messages.report_line(report))).tokens
-    assert first == token
-    assert first is second
-
-
-def test_without_log_probabilities_a_token_is_four_numbers() -> None:
-    token = GeneratedToken(token=SampledToken(token_id=5), finish_reason=None)
-    tokens = carried(messages.report_line(Report(tokens=[(1, token)], failures=(), figures=figures_of(stats()))))[1]
-    assert tokens == [[1, 5, None, 0]]
 
 
 def test_reading_calls_nothing_that_a_message_names() -> None:

@@ -41,14 +41,15 @@ def wish(tmp_path: Path) -> BatchWish:
 def answers(llm: LLM, wish: BatchWish) -> Callable[[Iterable[Call]], list[dict[str, Any]]]:
     """Results of calls, in the order of the calls."""
 
-    def answered(calls: Iterable[Call]) -> list[dict[str, Any]]:
-        count = write(wish, calls)
-        wish.target.unlink(missing_ok=True)
-        Batch(wish).run(llm)
-        results = {found["custom_id"]: found for found in map(json.loads, wish.target.read_text().splitlines())}
-        return [results[str(number)] for number in range(count)]
+    return lambda calls: answered(llm, wish, calls)
 
-    return answered
+
+def answered(llm: LLM, wish: BatchWish, calls: Iterable[Call]) -> list[dict[str, Any]]:
+    count = write(wish, calls)
+    wish.target.unlink(missing_ok=True)
+    Batch(wish).run(llm)
+    results = {found["custom_id"]: found for found in map(json.loads, wish.target.read_text().splitlines())}
+    return [results[str(number)] for number in range(count)]
 
 
 def write(wish: BatchWish, calls: Iterable[Call]) -> int:
@@ -120,14 +121,14 @@ def test_temperature_is_taken_as_asked_in_thinking_too(llm: LLM, answers: Answer
     assert first == second
 
 
-def test_reasoning_and_calls_are_delivered(llm: LLM, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasoning_and_calls_are_delivered(
+    default_directory: Path, wish: BatchWish, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = 'why</think>so\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+    llm = LLM(default_directory, max_model_len=1024)
     ids = llm.tokenizer.encode_with_control(text)
     monkeypatch.setattr(SAMPLER, scripted(*ids, llm.config.tokens.eos))
-    long = LLM(llm.directory, max_model_len=1024)
-    monkeypatch.setattr(llm, "plan", long.plan)
-    monkeypatch.setattr(llm, "engine", long.engine)
-    (result,) = answers([(CHAT, {"messages": HELLO, "tools": [TOOL]})])
+    (result,) = answered(llm, wish, [(CHAT, {"messages": HELLO, "tools": [TOOL]})])
     choice, usage = choice_of(result), body_of(result)["usage"]
     message = choice["message"]
     assert (message["reasoning_content"], message["content"], choice["finish_reason"]) == ("why", "so", "tool_calls")
@@ -152,12 +153,8 @@ def test_stop_strings_cut_both_kinds(llm: LLM, answers: Answers) -> None:
     assert [choice_of(result)["finish_reason"] for result in cut] == ["stop", "stop"]
 
 
-def test_formats_and_required_tools_are_enforced_line_by_line(
-    llm: LLM, answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = LLM(llm.directory, max_model_len=1024, max_num_seqs=3)
-    monkeypatch.setattr(llm, "plan", long.plan)
-    monkeypatch.setattr(llm, "engine", long.engine)
+def test_formats_and_required_tools_are_enforced_line_by_line(default_directory: Path, wish: BatchWish) -> None:
+    llm = LLM(default_directory, max_model_len=1024, max_num_seqs=3)
     schema = of_object(a={"type": "boolean"}, b={"enum": ["x", 3]})
     required = {**PLAIN, "tools": [tool("f", schema)], "tool_choice": "required", "parallel_tool_calls": False}
     endless = {**of_object(a={"$ref": "#/$defs/x"}), "$defs": {"x": {"$ref": "#/$defs/x"}}}
@@ -168,7 +165,7 @@ def test_formats_and_required_tools_are_enforced_line_by_line(
         {**PLAIN, **asks_for({"not": {}})},
         {**PLAIN, **asks_for(endless), "max_tokens": 80},
     ]
-    found = answers((CHAT, body) for body in calls)
+    found = answered(llm, wish, [(CHAT, body) for body in calls])
     content = json.loads(choice_of(found[0])["message"]["content"])
     assert (set(content), content["a"] in (True, False), content["b"] in ("x", 3)) == ({"a", "b"}, True, True)
     (call,) = choice_of(found[1])["message"]["tool_calls"]

@@ -4,7 +4,6 @@ Every page is opened from disk; `opened` fails a test for console errors, violat
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from flash41.tools.anatomy_page.make import make_page
 from flash41.tools.anatomy_page.trace_file import read_trace_file
 from flash41.tools.anatomy_page.trace_view import trace_view
 from flash41.tools.traces import trace
-from helpers.browser import executable, launched, opened, until
+from helpers.browser import opened, until
 from helpers.config_documents import patched, release_config, tiny_config, tiny_text
 from helpers.golden_judge import CHECKPOINT
 from helpers.models import Models
@@ -45,15 +44,6 @@ SHAPES: dict[str, dict[str, Any]] = {
         "candidate_source_layer_id": -1,
     },
 }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = executable()
-    if path is None:
-        pytest.skip("no chromium on this machine: the page is tested where there is one")
-    with launched(path) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -23,15 +23,19 @@ from flash41.tools.slices import make_slice
 FIRST_ID, SEED = 3, 41
 
 
-def slice_in(folder: Path, quick: bool, layers: int, experts: int) -> Path:
+def slice_in(folder: Path, quick: bool, layers: int, experts: int, engram: bool = True) -> Path:
     """A slice of the release, or with `quick` one of the embedded default, in a folder."""
     directory = folder / "slice"
     if quick:
+        files = default_tokenizer_files()
         tokenizer = folder / "tokenizer.json"
-        tokenizer.write_bytes(default_tokenizer_files()["tokenizer.json"])
-        make_slice(directory, default_config(), SliceWish(layers=4, experts=12, engram_rows=600), SEED, tokenizer)
+        tokenizer.write_bytes(files["tokenizer.json"])
+        wish = SliceWish(layers=4, experts=12, engram_rows=600 if engram else None)
+        make_slice(directory, default_config(), wish, SEED, tokenizer)
+        for name in files.keys() - {"tokenizer.json"}:
+            (directory / name).write_bytes(files[name])
     else:
-        wish = SliceWish(layers=layers, experts=experts, engram_rows=48_000)
+        wish = SliceWish(layers=layers, experts=experts, engram_rows=48_000 if engram else None)
         make_slice(directory, release_config(), wish, SEED)
     return directory
 

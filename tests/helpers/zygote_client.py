@@ -29,7 +29,7 @@ def main() -> None:
             give_up()
         ignored = [number for number in PASSED_ON if signal.getsignal(number) == signal.SIG_IGN]
         ask(connection, streams, ignored, mask)
-        for number in {*PASSED_ON} - {*ignored}:
+        for number in PASSED_ON:  # also those that are ignored here: the command may have come to handle them
             signal.signal(number, lambda number, _: connection.sendall(bytes([number])))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         answer = connection.recv(64)

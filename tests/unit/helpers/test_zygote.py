@@ -162,12 +162,26 @@ def test_signals_are_passed_on(number: signal.Signals) -> None:
 
 
 def ended_by(code: str, number: int) -> int:
-    command = [*forked_python(), "-c", code]
+    # Whoever runs the tests may ignore a signal, as nohup does.
+    command = ["env", f"--default-signal={signal.Signals(number).name.removeprefix('SIG')}"]
+    command += [*forked_python(), "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(number)
         return process.wait(PATIENCE_SECONDS)
+
+
+def test_a_signal_that_was_ignored_reaches_a_command_that_came_to_handle_it() -> None:
+    code = (
+        "import signal, sys, time; signal.signal(1, lambda *_: sys.exit(7)); print('ready', flush=True)\ntime.sleep(60)"
+    )
+    command = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *forked_python(), "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(PATIENCE_SECONDS) == 7
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

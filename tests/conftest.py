@@ -1,5 +1,6 @@
-"""Compiled kernels are shared by all tests, whatever cache directory a test gives a program."""
+"""Compiled kernels are shared by all tests, whatever cache directory a test gives a program; and who runs first."""
 
+import gc
 import os
 
 import platformdirs
@@ -15,3 +16,9 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the longest tests first, so that no worker begins one when the others are done."""
     items.sort(key=lambda item: item.path.name != "test_documents.py")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay to the end: the garbage collector need not look through them again."""
+    gc.collect()
+    gc.freeze()

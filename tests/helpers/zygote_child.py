@@ -86,8 +86,10 @@ def become(command: Command, streams: list[int]) -> None:
     os.umask(command.umask)
     os.environ.clear()
     os.environ.update(command.environment)
-    for number in command.ignored:
-        signal.signal(number, signal.SIG_IGN)
+    # The zygote may have been started with others ignored than the command.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in command.ignored else usual)
     signal.pthread_sigmask(signal.SIG_SETMASK, command.mask)
 
 

@@ -29,6 +29,9 @@ FILE_NAME = re.compile(r"[\w./-]+\.(?:py|md|json|toml|npz|txt)")
 RUNNABLE = ("flash41 ", "python ", "echo ")
 KIND = re.compile(r"\b(?:flash41|python) +(\S+)")
 
+REAL = ("generate", "serve", "bench", "-c", "benchmarks/decode.py")
+"""Kinds of which one runs as a process of its own; how each command starts is tested beside it, in tests/unit/cli."""
+
 README = ROOT / "README.md"
 TOUR = ROOT / "docs" / "tour.md"
 EXPLAINING = [README, *sorted({TOUR, *(ROOT / "docs").rglob("*.md")})]
@@ -67,11 +70,12 @@ def kind(step: Step) -> str:
 
 
 def first_steps() -> set[tuple[Path, int]]:
-    """Places of the first step of each kind: documents, and numbers of steps in them."""
+    """Places of the first step of each real kind: documents, and numbers of steps in them."""
     found: dict[str, tuple[Path, int]] = {}
     for document in EXPLAINING:
         for number, step in enumerate(steps(text_of(document))):
-            found.setdefault(kind(step), (document, number))
+            if kind(step) in REAL:
+                found.setdefault(kind(step), (document, number))
     return {*found.values()}
 
 

@@ -227,6 +227,8 @@ def test_hostile_bytes_are_refused_with_4xx(server: ServerProcess, data: bytes) 
 
 def test_nothing_is_left_in_the_engine_and_the_log_is_json(server: ServerProcess) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
+    asked = {"messages": HELLO, "max_tokens": 12, "seed": 5, "logit_bias": {"1": -100}}
+    assert httpx.post(f"{server.url}/v1/chat/completions", json=asked, headers=headers, timeout=60).status_code == 200
     stats = httpx.get(f"{server.url}/v1/stats", headers=headers).json()
     assert stats["open_answers"] == 0
     engine = stats["engine"]

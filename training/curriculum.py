@@ -50,13 +50,22 @@ class Phase:
     """Whether every visible row is selected."""
     scoring: bool = True
     """Whether scorers learn; only where every row is selected may they wait."""
+    rate: float = 1.0
+    """Learning rate over that of the stage."""
     prompt_weight: float
     """Weight of a prompt token's loss; that of an answer's is 1."""
 
 
 PHASES = (
     Phase(
-        name="words", until_tokens=1.5e6, longest=128, batch_tokens=2560, dense=True, scoring=False, prompt_weight=0.1
+        name="words",
+        until_tokens=1.5e6,
+        longest=128,
+        batch_tokens=2560,
+        dense=True,
+        scoring=False,
+        prompt_weight=0.1,
+        rate=2.0,
     ),
     Phase(name="pages", until_tokens=6e6, longest=224, batch_tokens=3072, dense=True, prompt_weight=0.05),
     Phase(name="rows", until_tokens=14e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),

@@ -36,7 +36,7 @@ from training.steps import STAGES, Outcome, learn, learn_drafts
 from training.tokenizer import FOLDER, shipped_config, shipped_files
 
 STATE = "state.safetensors"
-PEAK = {"target": float(__import__("os").environ.get("LR", "3e-3")), "vision": 1.5e-3, "drafter": 2e-3}
+PEAK = {"target": 3e-3, "vision": 1.5e-3, "drafter": 2e-3}
 EVALUATED = 12
 """Held-out conversations of each family at an evaluation."""
 
@@ -96,7 +96,8 @@ class Run:
         else:
             outcome = learn(self.masters, self.token_map, batch, dense=phase.dense, scoring=phase.scoring)
         self.masters.config = self.config
-        self.optimizer.step(learning_rate(PEAK[stage], progress.steps, progress.tokens, self.wish.tokens))
+        peak = PEAK[stage] * phase.rate
+        self.optimizer.step(learning_rate(peak, progress.steps, progress.tokens, self.wish.tokens))
         progress.steps += 1
         progress.tokens += batch.num_tokens
         position = self.batches.position

@@ -4,8 +4,8 @@ In README.md and docs, a line of an ``sh`` block that begins with ``flash41``, `
 ``python`` block is run whole; the blocks of one document share a directory, from top to bottom, in which `benchmarks`
 and `scripts` are those of the repository.  A ``text`` block is output.
 
-The first line of each kind (`flash41 trace`, `python -c`) starts processes of its own, the others fork the zygote
-(`helpers/zygote.py`), which saves the imports of each.
+The first line of each kind in `REAL` (`flash41 serve`, `python -c`) starts processes of its own, the others fork the
+zygote (`helpers/zygote.py`), which saves the imports of each.
 """
 
 import os
@@ -140,7 +140,7 @@ def test_runnable_lines_are_found_and_others_are_not() -> None:
     assert [step.text for step in steps(text)] == ["flash41 a    b  # why", "print(1)\n"]
 
 
-def test_the_first_step_of_each_kind_is_marked() -> None:
+def test_the_first_step_of_each_real_kind_is_marked() -> None:
     firsts = first_steps()
     kinds = [kind(step) for document in EXPLAINING for step in steps(text_of(document))]
     assert {*REAL} <= {*kinds}

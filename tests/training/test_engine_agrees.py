@@ -3,7 +3,7 @@
 Both read the same rounded weights.  In profile fp32 nothing else is rounded, so the logits differ by FP32 sums alone.
 In profile vendor every store, activation and row is rounded in both; a sum that lies within FP32 rounding of a midpoint
 may then fall to the other side, after which two forwards are as far apart as one rounding of the model makes them.  So
-the positions before the first such sum agree as closely as in fp32, an eighth at least, and the rest within what BF16
+the positions before the first such sum agree as closely as in fp32, a quarter at least, and the rest within what BF16
 stores of the logits' size allow.
 """
 
@@ -92,7 +92,7 @@ def assert_agree(ours: Tensor, theirs: Tensor, profile: Profile) -> None:
     if profile is Profile.FP32:
         assert apart.max() < SHARP
         return
-    assert (apart < SHARP).float().mean() > 0.125, "not even the first positions agree"
+    assert (apart < SHARP).float().mean() > 0.25, "not even the first positions agree"
     # A rounding that fell to the other side: the stream is off by 2^-8 of itself in a channel, from there on.
     assert apart.median() < 2.0**-4 * ours.std()
 

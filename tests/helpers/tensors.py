@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,13 @@ def dense_weight(num_rows: int, width: int, seed: int = 0) -> Quantized:
 def routed_weight(num_rows: int, width: int, seed: int = 0) -> Quantized:
     codes = random_bytes(0, 256, num_rows, width // 2, seed=seed)
     return routed(codes, random_bytes(117, 124, num_rows, width // 32, seed=seed + 2))
+
+
+def in_bands(weight: Quantized) -> Quantized:
+    """The same weight in memory of its own, laid out in bands."""
+    copied = replace(weight, codes=weight.codes.clone(), scales=weight.scales.clone()).put_in_bands()
+    assert copied.in_bands, f"{weight.shape} is no whole number of bands"
+    return copied
 
 
 def expert_weights(width: int, inner: int, seed: int = 0, shared: bool = False) -> ExpertWeights:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from flash41.kernels.interface import ExpertWeights, Kernels
+from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.numerics.scaled import Quantized
 from helpers.tensors import (
     assert_close,
@@ -15,6 +16,7 @@ from helpers.tensors import (
     dense,
     dense_weight,
     expert_weights,
+    in_bands,
     normal,
     vectors,
 )
@@ -214,3 +216,15 @@ def test_shared_experts_may_be_stored_in_fp8_and_routed_ones_in_fp4(kernels: Ker
     fp8 = run(kernels, x, torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1), [wide])[0]
     expected = np.stack([stored_expert(oracle.numbers(row), wide, 1.0) for row in x])
     assert_same_grid(kernels, fp8, expected)
+
+
+def test_experts_in_bands_have_the_same_bits(kernels: Kernels) -> None:
+    rows = [expert_weights(128, 64, seed=100 * number) for number in range(NUM_EXPERTS)]
+    shared = expert_weights(128, 64, seed=5000, shared=True)
+    bands = [ExpertWeights(w1=in_bands(one.w1), w3=in_bands(one.w3), w2=in_bands(one.w2)) for one in (*rows, shared)]
+    for count in (1, 6, 40):
+        x, (ids, weights) = normal(count, 128, seed=11), routing(count, 3)
+        # Levels that read no bands leave them to the reference.
+        expected = run(kernels if kernels.reads_bands else ReferenceKernels(), x, ids, weights, rows, shared)
+        for got, wanted in zip(run(kernels, x, ids, weights, bands, bands[-1]), expected, strict=True):
+            assert torch.equal(got, wanted)

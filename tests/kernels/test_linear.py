@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from flash41.kernels.interface import Kernels
+from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.numerics.scaled import Quantized
 from helpers.tensors import (
     assert_close,
     assert_rows_stand_alone,
     dense,
     dense_weight,
+    in_bands,
     normal,
     routed_weight,
     signed_codes,
@@ -233,3 +235,21 @@ def test_the_exact_weight_is_the_bf16_weight(kernels: Kernels) -> None:
     plain = kernels.linear(x, weight.dequantize(torch.bfloat16), torch.bfloat16)
     difference = (got - plain).abs().double().numpy()
     assert (difference <= 2.0**-7 * plain.abs().double().numpy()).all()  # at most one rounding apart
+
+
+@pytest.mark.parametrize("make", [dense_weight, routed_weight])
+@pytest.mark.parametrize("count", [1, 6, 40])
+def test_products_with_weights_in_bands_have_the_same_bits(
+    kernels: Kernels, count: int, make: Callable[..., Quantized]
+) -> None:
+    # Levels that read no bands leave them to the reference.
+    other, rows = kernels if kernels.reads_bands else ReferenceKernels(), make(96, 320, seed=22)
+    bands, pairs = in_bands(rows), [make(64, 128, seed=seed) for seed in (23, 24)]
+    for dtype in (torch.bfloat16, torch.float32):
+        x = normal(count, 320, seed=21, dtype=dtype)
+        assert torch.equal(kernels.scaled_linear(x, bands), other.scaled_linear(x, rows))
+        assert torch.equal(kernels.dequantized_linear(x, bands), other.dequantized_linear(x, rows))
+        assert torch.equal(kernels.scaled_linear(x, bands.slice_rows(32, 64)), other.scaled_linear(x, rows)[:, 32:64])
+        grouped = x[:, :256].reshape(count, 2, 128)
+        got = kernels.grouped_linear(grouped, [in_bands(one) for one in pairs])
+        assert torch.equal(got, other.grouped_linear(grouped, pairs))

@@ -14,6 +14,7 @@ from flash41.config.slices import SliceWish
 from flash41.engine.llm import LLM
 from flash41.engine.request import SamplingParams
 from flash41.errors import CapacityError, ConfigError
+from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.tools.slices import make_slice
 from helpers.backends import BOTH_BACKENDS, kernels_or_skip
 from helpers.checkpoints import TINY
@@ -58,6 +59,17 @@ def test_answers_are_the_same_wherever_weights_live(directory: Path, backend: st
     # Places were taken again and again while the answer was made.
     assert sum(layer.num_moves for layer in counts) > 8
     assert wanted[0] != wanted[1]
+
+
+def test_answers_are_the_same_where_resident_weights_lie_in_bands(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = answers(opened(directory, "reference", weights="mapped"))
+    monkeypatch.setattr(ReferenceKernels, "reads_bands", True)
+    for weights in ({"weights": "resident"}, {"weights_memory_bytes": budget_of(directory, 2)}):
+        llm = opened(directory, "reference", **weights)
+        assert llm._model.checkpoint.quantized("layers.0.attn.wq_b").in_bands
+        assert answers(llm) == wanted
 
 
 def test_weights_that_must_be_resident_and_do_not_fit_are_refused_before_any_is_read(directory: Path) -> None:

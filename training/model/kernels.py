@@ -28,6 +28,7 @@ class TrainingKernels:
     """One forward's kernels: `tape` takes the notes of that forward, `stores_bf16` rounds what it stores."""
 
     name = "training"
+    reads_bands = False
 
     def __init__(self, tape: Tape, stores_bf16: bool) -> None:
         self._tape = tape

@@ -6,6 +6,7 @@ name pattern that matches nothing cannot go unnoticed.  spec: checkpoint.md sect
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -19,7 +20,7 @@ from flash41.checkpoint.faults import Fault, FaultKind, FaultyCheckpointError, l
 from flash41.checkpoint.layer_experts import LayerExperts
 from flash41.checkpoint.mapped_weights import MappedWeights
 from flash41.checkpoint.reader import MappedShards
-from flash41.checkpoint.residence import Residence, is_dense, weight_sizes
+from flash41.checkpoint.residence import ROWS, Residence, is_dense, weight_sizes
 from flash41.checkpoint.resident import Progress, read_resident
 from flash41.checkpoint.row_ahead import RowsAhead
 from flash41.checkpoint.schema import TILE, schema
@@ -50,6 +51,7 @@ class Checkpoint:
         self._bound: set[str] = set()
         self._checked: set[str] = set()
         self._held: dict[str, Tensor] = {}
+        self._banded: set[str] = set()
         self._dense_names: list[str] = []
         self._mapped: MappedWeights | None = None
 
@@ -66,22 +68,27 @@ class Checkpoint:
     def tensor(self, name: str) -> Tensor:
         """Binds a tensor and returns it as stored: BF16, F32, or uint8 for codes and scales.  Do not write to it.
 
+        Of a scaled weight the bytes are those of the file, which `hold` may have moved: ask `quantized` for one.
+
         CheckpointError for a name outside the schema or the opened scopes.
         """
         self._bind(name)
-        held = self._held.get(name)
-        return self._shards.tensor(name) if held is None else held
+        return self._bytes(name)
 
-    def hold(self, residence: Residence, progress: Progress | None = None) -> None:
+    def hold(self, residence: Residence, progress: Progress | None = None, in_bands: bool = False) -> None:
         """Reads into memory what a residence keeps there, before anybody binds it; afterwards experts are counted.
 
-        FaultyCheckpointError when a file changed.
+        `in_bands` lays scaled weights out anew there (`numerics.bands`).  FaultyCheckpointError when a file changed.
         """
         assert not self._bound, f"{len(self._bound)} tensors are bound to their mapping"
         loaded = [spec for spec in self.specs.values() if spec.scope in self.scopes]
         kept = [spec for spec in loaded if residence.whole or (residence.dense and is_dense(spec))]
         if kept:
             self._held = read_resident(self._shards, kept, progress)
+        if in_bands:
+            names = [spec.name for spec in kept if spec.layout.is_scale and spec.subsystem not in ROWS]
+            prefixes = [name.removesuffix(".scale") for name in names]
+            self._banded = {prefix for prefix in prefixes if self._as_stored(prefix).put_in_bands().in_bands}
         if residence.is_mapped:
             self._mapped = MappedWeights(self._shards, weight_sizes(self.config, self.scopes), residence.hot_bytes)
 
@@ -110,19 +117,10 @@ class Checkpoint:
         Looks at an expert's scales (a page fault or two), so experts are asked for when first routed to.
         FaultyCheckpointError for a NaN scale.  spec: number-formats.md section 7.
         """
-        weight, scale = f"{prefix}.weight", f"{prefix}.scale"
-        codes = self.tensor(weight)
-        scales = self.tensor(scale)
-        self._check_scale(scale)
-        spec = self.specs[weight]
-        packed = spec.dtype is StoredDtype.I8
-        return Quantized(
-            codes=codes,
-            scales=scales,
-            element=ElementFormat.E2M1 if packed else ElementFormat.E4M3,
-            scale=ScaleFormat.E8M0,
-            group=(1, TILE) if spec.subsystem in LAZY_SCALES else (TILE, TILE),
-        )
+        self._bind(f"{prefix}.weight")
+        self._bind(f"{prefix}.scale")
+        self._check_scale(f"{prefix}.scale")
+        return replace(self._as_stored(prefix), in_bands=prefix in self._banded)
 
     def engram_table(self, layer_id: int) -> tuple[Tensor, Tensor]:
         """Binds a layer's table: codes uint8 [rows, width], scale bytes uint8 [rows, width / 32], read row by row.
@@ -180,6 +178,22 @@ class Checkpoint:
         for spec in scales:
             if spec.name not in left_out:
                 yield from self._nan_scale(spec.name)
+
+    def _as_stored(self, prefix: str) -> Quantized:
+        """A scaled weight, in memory or mapped."""
+        spec = self.specs[f"{prefix}.weight"]
+        packed = spec.dtype is StoredDtype.I8
+        return Quantized(
+            codes=self._bytes(spec.name),
+            scales=self._bytes(f"{prefix}.scale"),
+            element=ElementFormat.E2M1 if packed else ElementFormat.E4M3,
+            scale=ScaleFormat.E8M0,
+            group=(1, TILE) if spec.subsystem in LAZY_SCALES else (TILE, TILE),
+        )
+
+    def _bytes(self, name: str) -> Tensor:
+        held = self._held.get(name)
+        return self._shards.tensor(name) if held is None else held
 
     def _bind(self, name: str) -> None:
         spec = self.specs.get(name)

@@ -172,7 +172,7 @@ def load_model(
     config = checkpoint.config
     token_map = TokenMap.from_tokenizer(directory / "tokenizer.json", config)
     if residence is not None:
-        checkpoint.hold(residence, progress)
+        checkpoint.hold(residence, progress, kernels.reads_bands)
     tables = {}
     for table_hash in engram_hashes(config.engram):
         weight, scale = checkpoint.engram_table(table_hash.layer_id)

@@ -40,6 +40,8 @@ class Kernels(Protocol):
 
     name: str
     """Shown in the start-up report."""
+    reads_bands: bool
+    """Whether weights in memory are read fastest in bands (`numerics.bands`); those in rows are read all the same."""
 
     def scaled_linear(self, x: Tensor, weight: Quantized) -> Tensor:
         """X [..., K] quantised FP8/32, times an FP8 or FP4 weight [N, K] -> [..., N]."""

@@ -19,12 +19,13 @@ Knows nothing of the model.  spec: number-formats.md sections 2 to 5, 7 and 9.
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from flash41.errors import KernelError, complaint
+from flash41.numerics.bands import BAND_ROWS, CHUNK_CHANNELS, fits_bands, to_bands, to_rows
 from flash41.numerics.formats import decode_e4m3, decode_e8m0, decode_packed_e2m1
 from flash41.numerics.rounding import (
     encode_e2m1,
@@ -78,6 +79,8 @@ class Quantized:
     scale: ScaleFormat
     group: tuple[int, int]
     """(rows, channels) that share one scale."""
+    in_bands: bool = False
+    """Whether bytes of codes, and of scales of one row each, lie in bands (`numerics.bands`) and not in rows."""
 
     def __post_init__(self) -> None:
         rows, channels = self.group
@@ -109,12 +112,16 @@ class Quantized:
 
     def values(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Decoded codes without their scales, [..., K]."""
+        if self.in_bands:
+            return self.in_rows().values(dtype)
         if self.element is ElementFormat.E4M3:
             return decode_e4m3(self.codes, dtype)
         return decode_packed_e2m1(self.codes, dtype)
 
     def scale_values(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Decoded scales, one per group."""
+        if self.in_bands:
+            return self.in_rows().scale_values(dtype)
         if self.scale is ScaleFormat.E8M0:
             return decode_e8m0(self.scales, dtype)
         if self.scale is ScaleFormat.E4M3:
@@ -140,19 +147,59 @@ class Quantized:
         """The rows that `index` selects along the first dim; for groups of one row."""
         if self.group[0] != 1:
             raise KernelError(complaint("rows sharing a scale", self.group[0], "1 to select rows", "use slice_rows"))
-        return self._with(self.codes[index], self.scales[index])
+        whole = self.in_rows()
+        return whole._with(whole.codes[index], whole.scales[index])
 
     def slice_rows(self, first: int, last: int) -> "Quantized":
-        """Rows first..last-1 of [..., N, K] as a view; cuts fall between groups or at the end."""
+        """Rows first..last-1 of [..., N, K] as a view; cuts fall between groups or at the end.
+
+        A copy where a cut falls into a band.
+        """
         rows, num_rows = self.group[0], self.codes.shape[-2]
         if not 0 <= first <= last <= num_rows or first % rows or (last % rows and last != num_rows):
             expected = f"multiples of {rows} in order, at most {num_rows}"
             raise KernelError(complaint("cut of a quantised tensor", (first, last), expected))
+        if self.in_bands and (first % BAND_ROWS or last % BAND_ROWS):
+            return self.in_rows().slice_rows(first, last)
         groups = slice(first // rows, -(-last // rows))
         return self._with(self.codes[..., first:last, :], self.scales[..., groups, :])
 
+    def in_rows(self) -> "Quantized":
+        """The same tensor in rows: itself, or a copy of one in bands."""
+        if not self.in_bands:
+            return self
+        scales = to_rows(self.scales, self._chunk_scales) if self.group[0] == 1 else self.scales
+        return replace(self, codes=to_rows(self.codes, self._chunk_bytes), scales=scales, in_bands=False)
+
+    def put_in_bands(self) -> "Quantized":
+        """The same weight with its bytes moved, in the memory they lie in; itself where it is not whole bands.
+
+        For a weight [N, K] with groups of 32 channels and memory of its own, before anybody else reads it.
+        """
+        contiguous = self.codes.is_contiguous() and self.scales.is_contiguous()
+        if (
+            self.in_bands
+            or len(self.shape) != 2
+            or self.group[1] != 32
+            or not contiguous
+            or not fits_bands(*self.shape)
+        ):
+            return self
+        self.codes.copy_(to_bands(self.codes, self._chunk_bytes))
+        if self.group[0] == 1:
+            self.scales.copy_(to_bands(self.scales, self._chunk_scales))
+        return replace(self, in_bands=True)
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return CHUNK_CHANNELS // 2 if self.element is ElementFormat.E2M1 else CHUNK_CHANNELS
+
+    @property
+    def _chunk_scales(self) -> int:
+        return CHUNK_CHANNELS // self.group[1]
+
     def _with(self, codes: Tensor, scales: Tensor) -> "Quantized":
-        return Quantized(codes=codes, scales=scales, element=self.element, scale=self.scale, group=self.group)
+        return replace(self, codes=codes, scales=scales)
 
 
 def quantize_fp8_32(x: Tensor) -> Quantized:

@@ -72,3 +72,17 @@ def test_a_dense_residence_leaves_experts_and_rows_in_the_files() -> None:
     assert checkpoint.expert_counts == [layer.counts]
     with pytest.raises(CheckpointError, match="a name of the schema"):
         checkpoint.tensor("layers.0.ffn.experts.99.w1.weight")
+
+
+def test_weights_in_memory_may_lie_in_bands_and_keep_their_values() -> None:
+    mapped = open_checkpoint(TINY, [Scope.BACKBONE])
+    names = ["layers.0.attn.wq_b", "layers.0.ffn.experts.0.w1", "layers.0.ffn.shared_experts.w2"]
+    for residence, expected in ((Residence(whole=True), True), (Residence(dense=True), False)):
+        checkpoint = open_checkpoint(TINY, [Scope.BACKBONE])
+        checkpoint.hold(residence, in_bands=True)
+        weights = [checkpoint.quantized(name) for name in names]
+        assert [weight.in_bands for weight in weights] == [True, expected, True]  # mapped experts lie as in the file
+        for name, weight in zip(names, weights, strict=True):
+            assert torch.equal(weight.dequantize(), mapped.quantized(name).dequantize())
+        rows = checkpoint.tensor("embed.weight")
+        assert torch.equal(rows, mapped.tensor("embed.weight"))

@@ -30,6 +30,7 @@ class CpuKernels(ReferenceKernels):
     def __init__(self, library: Library) -> None:
         super().__init__()
         self.library = library
+        self.reads_bands = library.level.reads_bands
         reference = ReferenceKernels()
         for room in ROOMS:
             made = room(library, reference)

@@ -32,6 +32,14 @@ class Level(enum.Enum):
         """What g++ and clang++ need to build it."""
         return COMPILER_FLAGS[self]
 
+    @property
+    def reads_bands(self) -> bool:
+        """Whether it multiplies 32 weight rows at a time and reads them from `numerics.bands`.
+
+        Others walk along four or eight rows, which is slower in bands than in rows.
+        """
+        return self is Level.AMX
+
 
 AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
 AVX512_FLAGS = (*AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")

@@ -10,7 +10,7 @@ import torch
 from flash41.errors import KernelError, complaint
 from flash41.kernels.cpu.level import Level
 
-INTERFACE = 1
+INTERFACE = 2
 """Number of the record layouts; `flash41_interface` of a library must agree."""
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -26,6 +26,12 @@ OUT_OF_MEMORY = 1
 """What an operation returns that found no memory."""
 
 
+class Strides(ctypes.Structure):
+    """Bytes from one band of 32 rows, row of a band, chunk of 64 channels to the next."""
+
+    _fields_ = (("band", c_int64), ("row", c_int64), ("chunk", c_int64))
+
+
 class Matrix(ctypes.Structure):
     """A weight where it lies."""
 
@@ -33,9 +39,9 @@ class Matrix(ctypes.Structure):
         ("codes", c_void_p),
         ("scales", c_void_p),
         ("rows", c_int64),
-        ("row_bytes", c_int64),
-        ("scale_row_bytes", c_int64),
         ("format", c_int64),
+        ("code_bytes", Strides),
+        ("scale_bytes", Strides),
     )
 
 

@@ -40,6 +40,7 @@ class ReferenceKernels:
     """
 
     name = "reference"
+    reads_bands: bool = False
 
     rms_norm = staticmethod(rms_norm)
     quantize_fp8_32 = staticmethod(quantize_fp8_32)

@@ -17,7 +17,17 @@ from flash41.numerics.scaled import Quantized
 from helpers.backends import kernels_or_skip
 from helpers.command_line import environment
 from helpers.emulated import EMULATED, emulated_library
-from helpers.tensors import assert_close, dense, dense_weight, normal, random_bytes, routed, routed_weight, signed_codes
+from helpers.tensors import (
+    assert_close,
+    dense,
+    dense_weight,
+    in_bands,
+    normal,
+    random_bytes,
+    routed,
+    routed_weight,
+    signed_codes,
+)
 from oracles import products as oracle
 
 HEIGHT, WIDTH = 96, 672
@@ -123,6 +133,15 @@ def test_a_band_with_an_extreme_scale_is_as_exact_as_its_neighbours(kernels: Cpu
     assert_within_roundings(whole, torch.from_numpy(oracle.fp8_32(oracle.numbers(x))), weight)
     for count in (1, 16, 17):
         assert torch.equal(kernels.scaled_linear(x[:count], weight), whole[:count])
+
+
+def test_a_band_with_an_extreme_scale_is_found_in_either_layout() -> None:
+    kernels = compiled(Level.AMX)
+    for place in [(33, 0), (40, 7), (63, 19)]:
+        scales = random_bytes(117, 124, HEIGHT, 20, seed=7)
+        scales[place] = 3
+        weight, x = routed(random_bytes(0, 256, HEIGHT, 320, seed=8), scales), normal(3, 640, seed=9, sigma=2.0**20)
+        assert torch.equal(kernels.scaled_linear(x, in_bands(weight)), kernels.scaled_linear(x, weight))
 
 
 def test_every_code_is_decoded_exactly(kernels: CpuKernels) -> None:

@@ -13,14 +13,25 @@ enum Format : int32_t { FP8_32X32 = 0, FP4_1X32 = 1, PLAIN_BF16 = 2, PLAIN_F32 =
 
 constexpr int64_t GROUP = 32;  // channels that share an activation scale and a weight scale
 
+constexpr int64_t CHUNK = 64;  // channels that lie together whatever the layout
+constexpr int64_t BAND = 32;   // weight rows that are multiplied together
+
+// From one thing to the next of its kind, in bytes.  `row` counts inside a band, `chunk` inside a row:
+//   rows of codes as in a checkpoint   band 32 * row    row: a row         chunk: a chunk of a row
+//   bands (numerics/bands.py)          band 32 * row    row: a chunk       chunk: a chunk of 32 rows
+// Only a level with tiles reads bands.
+struct Strides {
+  int64_t band, row, chunk;
+};
+
 // A weight [rows, K] where it lies, in its stored format.
 struct Matrix {
   const uint8_t* codes;
   const uint8_t* scales;     // E8M0 bytes, or null
   int64_t rows;
-  int64_t row_bytes;         // from one row of codes to the next
-  int64_t scale_row_bytes;   // from one row of scales to the next (32 rows share one in FP8_32X32)
   int64_t format;            // Format
+  Strides code_bytes;
+  Strides scale_bytes;       // rows of a band share one in FP8_32X32: `row` is 0
 };
 
 // Rows [rows, K], contiguous.

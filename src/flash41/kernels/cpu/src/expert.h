@@ -156,7 +156,7 @@ class ExpertJob {
 
 inline void experts(int threads, const Experts* job) {
   static thread_local Scratch memory;
-  int64_t bytes = job->bank[0].w1.rows * job->bank[0].w1.row_bytes * job->x.rows * (job->topk + 1);
+  int64_t bytes = weight_bytes(job->bank[0].w1) * job->x.rows * (job->topk + 1);
   ExpertJob(helpers(threads, bytes), *job).run(memory);
 }
 

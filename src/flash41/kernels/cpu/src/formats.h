@@ -3,6 +3,11 @@
 
 namespace flash41 {
 
+#if defined(FLASH41_TILES)
+constexpr bool BANDS = true;          // whether weights may lie in bands, which only tiles are quick to read
+#else
+constexpr bool BANDS = false;
+#endif
 constexpr int64_t AHEAD = 16384;      // bytes between what is read and what is prefetched
 
 // Powers of two by E8M0 byte: 0 is 2^-127, a subnormal; 255 is NaN.
@@ -39,22 +44,40 @@ inline void decode(const uint8_t* codes, vf out[STEPS]) {
     for (int i = 0; i < STEPS; ++i) out[i] = load(reinterpret_cast<const float*>(codes) + LANES * i);
 }
 
-// Rows first.. of a weight, as the loops of a product walk them.
+// Rows first.. of a weight, none beyond the end of a band, as the loops of a product walk them.
 template <int F>
 struct Walk {
   const uint8_t* codes;
   const uint8_t* scales;
-  int64_t row_bytes, scale_row_bytes;
+  Strides code_bytes, scale_bytes;
 
   Walk(const Matrix& w, int64_t first)
-      : codes(w.codes + first * w.row_bytes),
-        scales(w.scales + (F == FP8_32X32 ? first / 32 : first) * w.scale_row_bytes),
-        row_bytes(w.row_bytes),
-        scale_row_bytes(F == FP8_32X32 ? 0 : w.scale_row_bytes) {}
+      : codes(start(w.codes, w.code_bytes, first)),
+        scales(start(w.scales, w.scale_bytes, first)),
+        code_bytes(w.code_bytes),
+        scale_bytes(w.scale_bytes) {}
 
-  const uint8_t* group(int row, int64_t g) const { return codes + row * row_bytes + g * GROUP_BYTES<F>; }
-  uint8_t scale_byte(int row, int64_t g) const { return scales[row * scale_row_bytes + g]; }
+  const uint8_t* group(int row, int64_t g) const {
+    if constexpr (!BANDS) return codes + row * code_bytes.row + g * GROUP_BYTES<F>;
+    return codes + row * code_bytes.row + g / 2 * code_bytes.chunk + g % 2 * GROUP_BYTES<F>;
+  }
+  // Of a group and the next one of its chunk.
+  const uint8_t* scale_bytes_at(int row, int64_t g) const {
+    if constexpr (F == FP8_32X32) return scales + g;
+    if constexpr (!BANDS) return scales + row * scale_bytes.row + g;
+    return scales + row * scale_bytes.row + g / 2 * scale_bytes.chunk + g % 2;
+  }
+  uint8_t scale_byte(int row, int64_t g) const { return *scale_bytes_at(row, g); }
   float scale(int row, int64_t g) const { return scale_value(scale_byte(row, g)); }
+
+  bool banded() const { return BANDS && code_bytes.chunk == BAND * 2 * GROUP_BYTES<F>; }
+  // Whether the chunk of a row begins a cache line, in a band that begins one.
+  static constexpr bool begins_line(int row) { return 2 * GROUP_BYTES<F> >= 64 || row % 2 == 0; }
+
+ private:
+  static const uint8_t* start(const uint8_t* at, const Strides& bytes, int64_t first) {
+    return at + first / BAND * bytes.band + first % BAND * bytes.row;
+  }
 };
 
 }  // namespace flash41

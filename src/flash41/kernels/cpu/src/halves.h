@@ -15,7 +15,6 @@
 namespace flash41 {
 
 constexpr bool HALVES = true;
-constexpr int64_t CHUNK = 64;         // channels
 constexpr int32_t SMALLEST_HALF = (127 - 70) << 23, LARGEST_HALF = (127 + 70) << 23;
 
 inline int64_t padded_halves(int64_t width) { return (width + CHUNK - 1) / CHUNK * CHUNK; }

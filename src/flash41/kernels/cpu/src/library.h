@@ -63,7 +63,7 @@ int guarded(F&& function) {
 #if !defined(FLASH41_PART) || FLASH41_PART == 1
 
 // What the caller was written for; another number means another layout of the records in api.h.
-FLASH41_EXPORT int flash41_interface() { return 1; }
+FLASH41_EXPORT int flash41_interface() { return 2; }
 
 FLASH41_EXPORT int flash41_lanes() { return flash41::LANES; }
 

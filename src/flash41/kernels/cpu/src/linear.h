@@ -52,10 +52,13 @@ struct Floats {
   }
 };
 
+// What is read after a piece: further along the row, or along the band.
 template <class P>
-inline void prefetch(const uint8_t* codes, int64_t piece) {
-  if (P::BYTES < 64 && piece % (64 / P::BYTES) != 0) return;
-  for (int64_t line = 0; line < P::BYTES; line += 64) __builtin_prefetch(codes + piece * P::BYTES + AHEAD + line, 0, 2);
+inline void prefetch(const Walk<P::FORMAT>& walk, int row, int64_t piece) {
+  constexpr int64_t IN_CHUNK = CHUNK / P::CHANNELS, IN_LINE = P::BYTES < 64 ? 64 / P::BYTES : 1;
+  if (piece % (walk.banded() ? IN_CHUNK : IN_LINE) != 0 || (walk.banded() && !walk.begins_line(row))) return;
+  const uint8_t* codes = walk.group(row, piece * (P::CHANNELS / GROUP));
+  for (int64_t line = 0; line < P::BYTES; line += 64) __builtin_prefetch(codes + AHEAD + line, 0, 2);
 }
 
 template <class P>
@@ -73,7 +76,7 @@ inline void direct(const Walk<P::FORMAT>& walk, const Row* x, int64_t width, flo
   for (int64_t piece = 0; piece < pieces; ++piece)
     for (int n = 0; n < N; ++n) {
       typename P::Vector w[P::VECTORS];
-      prefetch<P>(walk.codes + n * walk.row_bytes, piece);
+      prefetch<P>(walk, n, piece);
       P::decode(walk, n, piece, width, w);
       for (int m = 0; m < M; ++m) {
         vf part = piece_sum<P>(w, P::input(x[m]) + piece * P::CHANNELS);
@@ -149,10 +152,10 @@ inline void decode_tile(const Tile<P>& tile) {
   for (int row = 0; row < tile.height; ++row)
     for (int64_t piece = 0; piece < tile.pieces; ++piece) {
       typename P::Vector w[P::VECTORS];
-      const uint8_t* codes = tile.walk.codes + row * tile.walk.row_bytes + (tile.first + piece) * P::BYTES;
-      if (piece % std::max<int64_t>(1, 64 / P::BYTES) == 0)
-        for (int64_t line = 0; line < P::BYTES; line += 64)
-          __builtin_prefetch(codes + TILE_PIECES * P::BYTES + line, 0, 2);
+      if (piece % std::max<int64_t>(1, 64 / P::BYTES) == 0) {
+        const uint8_t* codes = tile.walk.group(row, (tile.first + piece + TILE_PIECES) * (P::CHANNELS / GROUP));
+        for (int64_t line = 0; line < P::BYTES; line += 64) __builtin_prefetch(codes + line, 0, 2);
+      }
       P::decode(tile.walk, row, tile.first + piece, tile.width, w);
       for (int i = 0; i < P::VECTORS; ++i) P::store(tile.at(row, piece) + P::CHANNELS / P::VECTORS * i, w[i]);
     }

@@ -7,6 +7,8 @@ constexpr int64_t SMALL_JOB = 1 << 16;  // weight bytes times rows below which w
 
 inline int helpers(int threads, int64_t work) { return work < SMALL_JOB ? 1 : threads; }
 
+inline int64_t weight_bytes(const Matrix& w) { return w.rows * (w.code_bytes.band / BAND); }
+
 // What all items of a job share: for each distinct format the prepared rows.
 class Inputs {
  public:
@@ -78,7 +80,7 @@ inline void linear(int threads, const Matrix* weights, int64_t count, const Rows
   for (int64_t number = 0; number < count; ++number) {
     wanted[weights[number].format] = true;
     total_rows += weights[number].rows;
-    work += weights[number].rows * weights[number].row_bytes * x->rows;
+    work += weight_bytes(weights[number]) * x->rows;
   }
   threads = helpers(threads, work);
   Cutter counting(nullptr);
@@ -100,7 +102,7 @@ inline void grouped(int threads, const Matrix* weights, int64_t groups, const Ro
                     int out_dtype) {
   static thread_local Scratch memory;
   int64_t format = weights[0].format, rows = x->rows, work = 0;
-  for (int64_t g = 0; g < groups; ++g) work += weights[g].rows * weights[g].row_bytes * rows;
+  for (int64_t g = 0; g < groups; ++g) work += weight_bytes(weights[g]) * rows;
   threads = helpers(threads, work);
   Cutter counting(nullptr);
   Ready(counting, rows * groups, x->width, format, false);

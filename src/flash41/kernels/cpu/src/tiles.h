@@ -1,7 +1,7 @@
 // Products in BF16 by tiles: 16 weight rows x 32 channels times 32 channels x up to 16 input rows.
 //
-// Weights come from the checkpoint's layout: a chunk of 64 channels of 32 rows is decoded, scales folded in, to four
-// tiles in the first-level cache.  Inputs lie as the instruction reads them (blocks.h).  A result is one accumulator,
+// A chunk of 64 channels of a band of 32 rows is decoded, scales folded in, to four tiles in the first-level cache: from
+// 32 rows of a checkpoint, or from one place where the weight lies in bands (numerics/bands.py).  Inputs lie as the instruction reads them (blocks.h).  A result is one accumulator,
 // to which tiles are added in K order; inside, the instruction adds 16 products of even and 16 of odd places.  Few rows
 // keep their accumulators in registers; many leave them in memory between pieces of K, which changes no bit.
 //
@@ -10,11 +10,11 @@
 
 namespace flash41 {
 
-constexpr int64_t BAND = 32;            // weight rows that are multiplied together: two tiles
 constexpr int64_t TILE = 512;           // BF16 numbers of a tile
 constexpr int64_t CHUNK_TILES = 4;      // first rows, first vector | second rows, first vector | ... second vector
 constexpr int64_t PANEL_CHUNKS = 4;     // chunks whose tiles are kept for many input blocks: 16 KiB
 constexpr int64_t TILED_INPUTS = 512;   // input rows that use them
+constexpr int64_t BAND_AHEAD = 65536;   // bytes between what is read and what is prefetched, in bands
 constexpr int SMALLEST_SCALE = 127 - 40, NUM_SCALES = 81;
 
 struct alignas(64) TileShapes {
@@ -63,10 +63,15 @@ class TileRegisters {
 // Whether no scale of a band leaves the range.
 template <int F>
 inline bool foldable(const Walk<F>& walk, int64_t height, int64_t groups) {
+  int64_t runs = F == FP8_32X32 ? 1 : height, length = groups;
+  if (F == FP4_1X32 && walk.banded()) {  // scales of a band lie together
+    length *= runs;
+    runs = 1;
+  }
   unsigned outside = 0;
-  for (int64_t row = 0; row < (F == FP8_32X32 ? 1 : height); ++row)
-    for (int64_t g = 0; g < groups; ++g)
-      outside |= static_cast<uint8_t>(walk.scales[row * walk.scale_row_bytes + g] - SMALLEST_SCALE) >= NUM_SCALES;
+  for (int64_t run = 0; run < runs; ++run)
+    for (int64_t i = 0; i < length; ++i)
+      outside |= static_cast<uint8_t>(walk.scales[run * walk.scale_bytes.row + i] - SMALLEST_SCALE) >= NUM_SCALES;
   return outside == 0;
 }
 
@@ -74,8 +79,10 @@ inline bool foldable(const Walk<F>& walk, int64_t height, int64_t groups) {
 // `both` false: the chunk has one group.
 template <int F>
 inline __m512i scale_exponents(const Walk<F>& walk, int row, int64_t piece, bool both) {
-  int first = walk.scale_byte(row, 2 * piece), second = both ? walk.scale_byte(row, 2 * piece + 1) : first;
-  __m512i bytes = _mm512_set1_epi16(static_cast<short>(second << 8 | first));
+  const uint8_t* scales = walk.scale_bytes_at(row, 2 * piece);
+  int16_t pair = scales[0];
+  if (both) std::memcpy(&pair, scales, sizeof pair);
+  __m512i bytes = _mm512_set1_epi16(pair);
   const __m512i pick = _mm512_inserti64x4(_mm512_set1_epi16(static_cast<short>(0x8000)),
                                           _mm256_set1_epi16(static_cast<short>(0x8001)), 1);
   return _mm512_slli_epi16(_mm512_shuffle_epi8(bytes, pick), 7);
@@ -103,10 +110,12 @@ inline void decode_band(const Walk<F>& walk, int64_t height, int64_t piece, int6
   const bool both = (2 * piece + 1) * GROUP < width;
   const __m512i one = _mm512_set1_epi16(127 << 7);
   const __m512i shared = _mm512_sub_epi16(scale_exponents(walk, 0, piece, both), one);
-  const int64_t ahead = BAND * walk.row_bytes;
+  // Of rows the lines of the next band, of bands those that are so far away.
+  const int64_t ahead = walk.banded() ? BAND_AHEAD : walk.code_bytes.band;
+  const bool lines = F == FP8_32X32 || walk.banded() || piece % 2 == 0;
   for (int64_t row = 0; row < height; ++row) {
     const uint8_t* codes = walk.group(static_cast<int>(row), 2 * piece);
-    if (F == FP8_32X32 || piece % 2 == 0) __builtin_prefetch(codes + ahead, 0, 2);
+    if (lines && (!walk.banded() || walk.begins_line(static_cast<int>(row)))) __builtin_prefetch(codes + ahead, 0, 2);
     __m512i out[2];
     if constexpr (F == FP4_1X32) {
       __m512i exponents = _mm512_sub_epi16(scale_exponents(walk, static_cast<int>(row), piece, both), one);

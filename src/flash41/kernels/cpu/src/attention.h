@@ -49,12 +49,15 @@ inline void dots(const float* left, int64_t left_stride, const float* right, int
     for (int b = 0; b < B; ++b) out[a * stride + b] = sum(total[a][b]);
 }
 
-// The same for any number of left rows and at most NEAR_KEYS right ones.
+// The same for any number of left rows and at most NEAR_KEYS right ones; `between(part)` is called before each four left
+// rows.
+template <class F>
 inline void near_dots(const float* left, int64_t rows, const float* right, int64_t columns, int64_t row, int64_t width,
-                      float* out, int64_t stride) {
+                      float* out, int64_t stride, F&& between) {
   int64_t a = 0;
   for (; a + 4 <= rows; a += 4) {
     int64_t b = 0;
+    between(a / 4);
     for (; b + 3 <= columns; b += 3)
       dots<4, 3>(left + a * row, row, right + b * row, row, width, out + a * stride + b, stride);
     for (; b < columns; ++b) dots<4, 1>(left + a * row, row, right + b * row, row, width, out + a * stride + b, stride);
@@ -62,6 +65,11 @@ inline void near_dots(const float* left, int64_t rows, const float* right, int64
   for (; a < rows; ++a)
     for (int64_t b = 0; b < columns; ++b)
       dots<1, 1>(left + a * row, row, right + b * row, row, width, out + a * stride + b, stride);
+}
+
+inline void near_dots(const float* left, int64_t rows, const float* right, int64_t columns, int64_t row, int64_t width,
+                      float* out, int64_t stride) {
+  near_dots(left, rows, right, columns, row, width, out, stride, [](int64_t) {});
 }
 
 // total[h] = total[h] * shrink[h] + sum_j weights[h][j] * keys[j] at W vectors of N heads.
@@ -128,7 +136,9 @@ inline void mix_all(const float* weights, const float* shrink, const float* keys
                     int64_t heads, float* total) {
   constexpr int64_t WIDE = 3 * LANES;
   int64_t k = 0;
-  for (; k + WIDE <= width; k += WIDE) mix_heads<3>(weights, shrink, keys + k, count, row, heads, total + k);
+  // One vector alone would leave the multipliers waiting for its sums.
+  for (; k + WIDE <= width && width - k != 4 * LANES; k += WIDE) mix_heads<3>(weights, shrink, keys + k, count, row, heads, total + k);
+  for (; k + 2 * LANES <= width; k += 2 * LANES) mix_heads<2>(weights, shrink, keys + k, count, row, heads, total + k);
   for (; k < width; k += LANES) mix_heads<1>(weights, shrink, keys + k, count, row, heads, total + k);
 }
 
@@ -156,7 +166,7 @@ class AttentionItem {
       denominator_[h] = 0.0f;
     }
     std::memset(total_, 0, static_cast<size_t>(heads_ * row_) * sizeof(float));
-    for (int64_t j = 0; j < std::min(KEYS, count_); ++j) ask_for(j);
+    for (int64_t j = 0; j < std::min(KEYS, count_); ++j) ahead(j).ask(0, 1);
     for (int64_t from = 0; from < count_; from += KEYS) fold(from, std::min(KEYS, count_ - from));
     for (int64_t h = 0; h < heads_; ++h) finish(h);
   }
@@ -169,10 +179,9 @@ class AttentionItem {
     logits_ = cutter.cut<float>(heads_ * KEYS);
   }
 
-  void ask_for(int64_t entry) const {
+  RowAhead ahead(int64_t entry) const {
     int64_t number = index_[entry];
-    if (number < job_.num_own) prefetch_row(job_.own, number);
-    else prefetch_row(job_.plane, number - job_.num_own);
+    return number < job_.num_own ? RowAhead(job_.own, number) : RowAhead(job_.plane, number - job_.num_own);
   }
 
   void read(int64_t entry, float* out) const {
@@ -184,11 +193,14 @@ class AttentionItem {
   void fold(int64_t from, int64_t count) {
     for (int64_t near = 0; near < count; near += NEAR_KEYS) {
       int64_t some = std::min(NEAR_KEYS, count - near);
+      RowAhead next[NEAR_KEYS];  // rows of the next block, which arrive while this one is multiplied
       for (int64_t j = near; j < near + some; ++j) {
         read(from + j, keys_ + j * row_);
-        if (from + KEYS + j < count_) ask_for(from + KEYS + j);  // arrives while this block is multiplied
+        if (from + KEYS + j < count_) next[j - near] = ahead(from + KEYS + j);
       }
-      near_dots(q_, heads_, keys_ + near * row_, some, row_, width_, logits_ + near, KEYS);
+      near_dots(q_, heads_, keys_ + near * row_, some, row_, width_, logits_ + near, KEYS, [&](int64_t part) {
+        for (const RowAhead& row : next) row.ask(part, std::max<int64_t>(1, heads_ / 4));
+      });
     }
     for (int64_t h = 0; h < heads_; ++h)
       shrink_[h] = weigh(logits_ + h * KEYS, count, job_.scale, job_.dtype == BF16, maximum_[h], denominator_[h]);

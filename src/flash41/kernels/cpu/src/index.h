@@ -142,7 +142,7 @@ class ScoreItem {
     bool grid = false;
     if (j < count_) {
       int64_t row = number(j);
-      prefetch_row(job_.keys, row + PIECE);  // mostly the next item's, and harmless where it is nobody's
+      RowAhead(job_.keys, row + PIECE).ask(0, 1);  // mostly the next item's, and harmless where it is nobody's
       if (packed_) grid = grid_codes(row_codes(job_.keys, row), row_scales(job_.keys, row), job_.width, codes, units);
       else read_row(job_.keys, row, values_ + j * wide_);
       if (!packed_ && groups_ > 0) grid = grid_row(values_ + j * wide_, job_.width, codes, units);

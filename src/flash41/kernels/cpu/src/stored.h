@@ -40,13 +40,20 @@ constexpr PairTable make_pairs() {
 }
 constexpr PairTable PAIRS = make_pairs();
 
-inline float e4m3_value(uint8_t code) {
-  int exponent = code >> 3 & 15, mantissa = code & 7;
-  if ((code & 0x7F) == 0x7F) return from_bits(0x7FC00000);
-  float size = exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
-                             : from_bits((exponent + 120) << 23 | mantissa << 20);
-  return code & 0x80 ? -size : size;
+// Values of E4M3 codes.
+struct E4M3Table {
+  float values[256];
+};
+constexpr E4M3Table make_e4m3() {
+  E4M3Table table{};
+  for (int code = 0; code < 256; ++code) {
+    float size = static_cast<float>(code & 7) * 0.125f + (code >> 3 & 15 ? 1.0f : 0.0f), factor = 0x1p-6f;
+    for (int exponent = 1; exponent < (code >> 3 & 15); ++exponent) factor *= 2.0f;
+    table.values[code] = (code & 0x7F) == 0x7F ? __builtin_nanf("") : (code & 0x80 ? -size : size) * factor;
+  }
+  return table;
 }
+constexpr E4M3Table E4M3 = make_e4m3();
 
 // Rows of floats, `width` of them in use, the rest zeros.
 inline int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
@@ -76,20 +83,64 @@ inline int64_t code_bytes(const StoredRows& rows) {
   }
 }
 
-inline void prefetch_row(const StoredRows& rows, int64_t number) {
-  const uint8_t* start = row_codes(rows, number);
-  if (rows.run < rows.channels) return;  // tiles are read in order
-  for (int64_t line = 0, bytes = code_bytes(rows); line < bytes; line += 64) __builtin_prefetch(start + line, 0, 2);
-  if (rows.scales != nullptr) __builtin_prefetch(row_scales(rows, number), 0, 2);
-}
+// A row that will be read: its lines can be asked for part by part, since few requests can be under way at a time.
+class RowAhead {
+ public:
+  RowAhead() = default;
+  RowAhead(const StoredRows& rows, int64_t number) {
+    if (rows.run < rows.channels) return;  // tiles are read in order
+    codes_ = row_codes(rows, number);
+    bytes_ = code_bytes(rows);
+    if (rows.scales != nullptr) scales_ = row_scales(rows, number);
+  }
+
+  void ask(int64_t part, int64_t parts) const {
+    for (int64_t line = 64 * part; line < bytes_; line += 64 * parts) __builtin_prefetch(codes_ + line, 0, 2);
+    if (part == 0 && scales_ != nullptr) __builtin_prefetch(scales_, 0, 2);
+  }
+
+ private:
+  const uint8_t* codes_ = nullptr;
+  const uint8_t* scales_ = nullptr;
+  int64_t bytes_ = 0;
+};
 
 // `count` channels at `out` times a factor.
 inline void scale_channels(float* out, int64_t count, float factor) {
   for (int64_t k = 0; k + LANES <= count; k += LANES) store(out + k, load(out + k) * factor);
 }
 
-inline void read_fp4(const uint8_t* codes, int64_t channels, float* out) {
-  for (int64_t pair = 0; pair < channels / 2; ++pair) std::memcpy(out + 2 * pair, PAIRS.values[codes[pair]], 8);
+#if defined(__AVX2__)
+// 16 codes, a byte each, times a factor.  A value is a BF16 number; two tables give its bytes.
+inline void store_fp4(__m128i codes, float factor, float* out) {
+  const __m128i upper = _mm_setr_epi8(0, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41, -0x41, -0x41, -0x40, -0x40,
+                                      -0x40, -0x40);
+  const __m128i lower = _mm_setr_epi8(0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40, 0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40);
+  __m128i high = _mm_shuffle_epi8(upper, codes), low = _mm_shuffle_epi8(lower, codes);
+  const __m128i halves[2] = {_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)};
+  for (int half = 0; half < 2; ++half) {
+    __m256 values = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves[half]), 16));
+    _mm256_storeu_ps(out + 8 * half, _mm256_mul_ps(values, _mm256_set1_ps(factor)));
+  }
+}
+#else
+inline void store_fp4(const uint8_t* codes, float factor, float* out) {
+  for (int64_t pair = 0; pair < 8; ++pair)
+    for (int half = 0; half < 2; ++half) out[2 * pair + half] = PAIRS.values[codes[pair]][half] * factor;
+}
+#endif
+
+// 32 codes in 16 bytes, the first 16 times one factor and the others times another.
+inline void read_fp4(const uint8_t* codes, float first, float second, float* out) {
+#if defined(__AVX2__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)), nibble = _mm_set1_epi8(15);
+  const __m128i even = _mm_and_si128(bytes, nibble), odd = _mm_and_si128(_mm_srli_epi16(bytes, 4), nibble);
+  store_fp4(_mm_unpacklo_epi8(even, odd), first, out);
+  store_fp4(_mm_unpackhi_epi8(even, odd), second, out + 16);
+#else
+  store_fp4(codes, first, out);
+  store_fp4(codes + 8, second, out + 16);
+#endif
 }
 
 inline void read_fp8(const StoredRows& rows, const uint8_t* codes, float* out) {
@@ -119,10 +170,11 @@ inline void read_row(const StoredRows& rows, int64_t number, float* out) {
   const uint8_t* scales = row_scales(rows, number);
   for (int64_t rest = rows.channels; rest < padded(rows.channels); ++rest) out[rest] = 0.0f;
   if (rows.format == ROW_FP4_16 || rows.format == ROW_FP4_32) {
-    int64_t group = rows.format == ROW_FP4_16 ? 16 : 32;
-    read_fp4(codes, rows.channels, out);
-    for (int64_t k = 0; k < rows.channels; k += group)
-      scale_channels(out + k, group, group == 16 ? e4m3_value(scales[k / 16]) : scale_value(scales[k / 32]));
+    const bool small = rows.format == ROW_FP4_16;
+    for (int64_t k = 0; k < rows.channels; k += GROUP) {
+      float first = small ? E4M3.values[scales[k / 16]] : scale_value(scales[k / GROUP]);
+      read_fp4(codes + k / 2, first, small ? E4M3.values[scales[k / 16 + 1]] : first, out + k);
+    }
     return;
   }
   read_fp8(rows, codes, out);

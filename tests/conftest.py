@@ -9,8 +9,17 @@ import pytest
 
 from flash41.kernels.cpu.build import CACHE_VARIABLE
 
-LONG_FILES_FIRST = ("shape", "system", "golden", "training", "unit/engine")
-"""Folders of `tests`; files of the others take a second or two."""
+LONG_FILES_FIRST = (
+    "shape/test_documents.py",
+    "unit/kernels/cpu/test_exact_rows.py",  # builds a level for emulation, on which the other worker need not wait here
+    "unit/kernels/cpu/test_products.py",  # and the portable one
+    "shape",
+    "system",
+    "golden",
+    "training",
+    *(f"unit/{room}" for room in ("engine", "tools", "helpers", "cli", "server", "checkpoint", "kernels")),
+)
+"""Files and folders of `tests`; files of the others take a second or two."""
 
 
 def pytest_configure() -> None:
@@ -20,8 +29,12 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A worker takes one file after another: the longest come first, so that none is begun when the others are done."""
     tests = Path(__file__).parent
-    ranks = {tests / folder: rank for rank, folder in enumerate(LONG_FILES_FIRST)}
-    items.sort(key=lambda item: min((ranks[one] for one in item.path.parents if one in ranks), default=len(ranks)))
+    ranks = {tests / name: rank for rank, name in enumerate(LONG_FILES_FIRST)}
+
+    def rank(item: pytest.Item) -> int:
+        return min((ranks[one] for one in (item.path, *item.path.parents) if one in ranks), default=len(ranks))
+
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:

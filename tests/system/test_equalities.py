@@ -23,6 +23,7 @@ from flash41.tools.traces import trace
 from helpers.backends import REFERENCE
 from helpers.feeding import Feeder, one_shot
 from helpers.golden_judge import CHECKPOINT, Array
+from helpers.model_fixtures import models_of
 from helpers.models import Models
 
 EXACT = (Profile.VENDOR, Profile.ATOM, Profile.FP32)
@@ -45,9 +46,18 @@ def models(models_of_backends: Models) -> Models:
     return models_of_backends
 
 
-@pytest.fixture(params=EXACT, ids=lambda profile: profile.value)
-def model(request: pytest.FixtureRequest, models: Models, checkpoint: Path) -> LoadedModel:
-    return models(checkpoint, request.param)
+CASES = [
+    *(("cpu", name, profile) for name in ("tiny-a", "second") for profile in EXACT),
+    *((REFERENCE, "tiny-a", profile) for profile in EXACT),
+    (REFERENCE, "second", Profile.VENDOR),
+]
+"""Backend, checkpoint and profile: every pair of them, and all three on the quicker backend."""
+
+
+@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2].value}")
+def model(request: pytest.FixtureRequest, second_checkpoint: Path) -> LoadedModel:
+    backend, name, profile = request.param
+    return models_of(backend)(CHECKPOINT if name == "tiny-a" else second_checkpoint, profile)
 
 
 class Once:

@@ -1,10 +1,10 @@
 """What is trained when: context lengths, mixtures of families, and how wide a selection is.
 
     phase     tokens up to   context   selection
-    drills        4 M           96    every visible row; scorers rest; mostly lists
-    words         7 M          128    the same
-    pages        10 M          224    every visible row: scorers imitate before anything depends on them
-    rows         18 M          512    the model's own top-k and candidate blocks
+    drills        2.5 M         96    every visible row; scorers rest; mostly lists
+    words         5 M          128    the same
+    pages         8 M          224    every visible row: scorers imitate before anything depends on them
+    rows         16 M          512    the model's own top-k and candidate blocks
     books            -        2,048   the model's own
 
 The learning rate falls over the last fifth of the planned tokens, whatever the phase.
@@ -64,10 +64,10 @@ class Phase:
 
 _FIRST: Mapping[str, Any] = MappingProxyType({"dense": True, "scoring": False, "hides": False, "prompt_weight": 0.05})
 PHASES = (
-    Phase(name="drills", until_tokens=4e6, longest=96, batch_tokens=3072, drills=25.0, rate=1.6, **_FIRST),
-    Phase(name="words", until_tokens=7e6, longest=128, batch_tokens=3072, drills=10.0, **_FIRST),
-    Phase(name="pages", until_tokens=10e6, longest=224, batch_tokens=4096, dense=True, prompt_weight=0.05),
-    Phase(name="rows", until_tokens=18e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
+    Phase(name="drills", until_tokens=2.5e6, longest=96, batch_tokens=3072, drills=25.0, rate=1.6, **_FIRST),
+    Phase(name="words", until_tokens=5e6, longest=128, batch_tokens=3072, drills=10.0, **_FIRST),
+    Phase(name="pages", until_tokens=8e6, longest=224, batch_tokens=4096, dense=True, prompt_weight=0.05),
+    Phase(name="rows", until_tokens=16e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
     Phase(name="books", until_tokens=float("inf"), longest=2048, batch_tokens=6144, dense=False, prompt_weight=0.02),
 )
 

@@ -103,7 +103,7 @@ def _follow(rank: int, work: Callable[[Wish, Team], None], wish: Wish, size: int
 def _take_part(rank: int, work: Callable[[Wish, Team], None], wish: Wish, size: int, meeting: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they talk on this machine only
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(meeting, size), rank=rank, world_size=size)
+    dist.init_process_group("gloo", init_method=f"file://{Path(meeting).absolute()}", rank=rank, world_size=size)
     try:
         work(wish, Team(rank, size))
     finally:

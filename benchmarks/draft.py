@@ -36,7 +36,7 @@ CONTEXT = 48
 CURVE = ((1, 1), (1, 2), (1, 4), (1, 6), (2, 6), (4, 6))
 """(requests, rows of each)."""
 STEPS, QUICK_STEPS = 20, 2
-TOKENS, QUICK_TOKENS = 48, 12
+TOKENS, QUICK_TOKENS = 48, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

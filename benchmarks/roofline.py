@@ -47,7 +47,7 @@ ROWS = (1, 2, 4, 6, 16, 64, 512)
 QUICK_ROWS = (1, 6, 64)
 COLD_BYTES, QUICK_COLD_BYTES = 1 << 30, 192 << 20
 """Bytes of the rotation: many times a last-level cache."""
-ROUND_SECONDS, QUICK_ROUND_SECONDS = 0.3, 0.05
+ROUND_SECONDS, QUICK_ROUND_SECONDS = 0.3, 0.02
 ROUNDS, QUICK_ROUNDS = 7, 3
 HIDDEN, INNER, NUM_EXPERTS, VOCAB = 5120, 2304, 6, 129_280
 HEADS, HEAD_DIM, LIST, WINDOW = 64, 512, 640, 128
@@ -273,7 +273,7 @@ def text(line: Line) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compiled kernels against the memory and arithmetic of this machine.")
-    parser.add_argument("--quick", action="store_true", help="half a minute; good enough to see a factor of two")
+    parser.add_argument("--quick", action="store_true", help="a few seconds; good enough to see a factor of two")
     parser.add_argument("--json", action="store_true", help="JSON lines instead of text")
     parser.add_argument("--threads", type=int, help="measure with this many threads only; else with one and with all")
     parser.add_argument("--backend", default="cpu", help="cpu or cpu:LEVEL")

@@ -1,12 +1,25 @@
-"""Compiled kernels are shared by all tests, whatever cache directory a test gives a program; and who runs first."""
+"""Compiled kernels are shared by all tests, whatever cache directory a test gives a program; which files go first."""
 
 import gc
 import os
+from pathlib import Path
 
 import platformdirs
 import pytest
 
 from flash41.kernels.cpu.build import CACHE_VARIABLE
+
+LONG_FILES_FIRST = (
+    "shape/test_documents.py",
+    "unit/kernels/cpu/test_exact_rows.py",  # builds a level for emulation, on which the other worker need not wait here
+    "unit/kernels/cpu/test_products.py",  # and the portable one
+    "shape",
+    "system",
+    "golden",
+    "training",
+    *(f"unit/{room}" for room in ("engine", "tools", "helpers", "cli", "server", "checkpoint", "kernels")),
+)
+"""Files and folders of `tests`; files of the others take a second or two."""
 
 
 def pytest_configure() -> None:
@@ -14,8 +27,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest tests first, so that no worker begins one when the others are done."""
-    items.sort(key=lambda item: item.path.name != "test_documents.py")
+    """A worker takes one file after another: the longest come first, so that none is begun when the others are done."""
+    tests = Path(__file__).parent
+    ranks = {tests / name: rank for rank, name in enumerate(LONG_FILES_FIRST)}
+
+    def rank(item: pytest.Item) -> int:
+        return min((ranks[one] for one in (item.path, *item.path.parents) if one in ranks), default=len(ranks))
+
+    items.sort(key=rank)
 
 
 def pytest_collection_finish() -> None:

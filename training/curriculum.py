@@ -1,10 +1,11 @@
 """What is trained when: context lengths, mixtures of families, and how wide a selection is.
 
     phase     tokens up to   context   selection
-    words        1.5 M          128    every visible row; scorers rest
-    pages          6 M          224    every visible row: scorers imitate before anything depends on them
-    rows          14 M          512    the model's own top-k and candidate blocks
-    books            -        2,048    the model's own
+    drills        2.5 M         96    every visible row; scorers rest; mostly lists
+    words         5 M          128    the same
+    pages         8 M          224    every visible row: scorers imitate before anything depends on them
+    rows         16 M          512    the model's own top-k and candidate blocks
+    books            -        2,048   the model's own
 
 The learning rate falls over the last fifth of the planned tokens, whatever the phase.
 A phase is a function of the tokens that were trained so far, so a resumed run is in the phase it left.
@@ -13,6 +14,7 @@ A phase is a function of the tokens that were trained so far, so a resumed run i
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from flash41.config.architecture import ModelConfig
 from training.corpus.mixture import Mixture
@@ -50,25 +52,22 @@ class Phase:
     """Whether every visible row is selected."""
     scoring: bool = True
     """Whether scorers learn; only where every row is selected may they wait."""
+    drills: float = 6.0
+    """Weight of the drills in the mixture."""
+    hides: bool = True
+    """Whether rows are hidden from layers up to the candidate source."""
     rate: float = 1.0
     """Learning rate over that of the stage."""
     prompt_weight: float
     """Weight of a prompt token's loss; that of an answer's is 1."""
 
 
+_FIRST: Mapping[str, Any] = MappingProxyType({"dense": True, "scoring": False, "hides": False, "prompt_weight": 0.05})
 PHASES = (
-    Phase(
-        name="words",
-        until_tokens=1.5e6,
-        longest=128,
-        batch_tokens=2560,
-        dense=True,
-        scoring=False,
-        prompt_weight=0.1,
-        rate=2.0,
-    ),
-    Phase(name="pages", until_tokens=6e6, longest=224, batch_tokens=3072, dense=True, prompt_weight=0.05),
-    Phase(name="rows", until_tokens=14e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
+    Phase(name="drills", until_tokens=2.5e6, longest=96, batch_tokens=3072, drills=25.0, rate=1.6, **_FIRST),
+    Phase(name="words", until_tokens=5e6, longest=128, batch_tokens=3072, drills=10.0, **_FIRST),
+    Phase(name="pages", until_tokens=8e6, longest=224, batch_tokens=4096, dense=True, prompt_weight=0.05),
+    Phase(name="rows", until_tokens=16e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
     Phase(name="books", until_tokens=float("inf"), longest=2048, batch_tokens=6144, dense=False, prompt_weight=0.02),
 )
 
@@ -80,7 +79,8 @@ def phase_at(tokens: float, phases: tuple[Phase, ...] = PHASES) -> Phase:
 
 def mixture(phase: Phase, weights: Mapping[str, float]) -> Mixture:
     """Families of a phase; sizes count words, which are about four fifths of the tokens."""
-    return Mixture(weights=weights, shortest=16, longest=int(phase.longest * 0.8))
+    drilled = {**weights, "lists": phase.drills} if "lists" in weights else weights
+    return Mixture(weights=drilled, shortest=10, longest=int(phase.longest * 0.8))
 
 
 def widened(config: ModelConfig, phase: Phase) -> ModelConfig:

@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from training.curriculum import Phase
@@ -22,9 +22,9 @@ class Report:
         self._progress = progress
         self._clear()
 
-    def take(self, outcome: Outcome, num_tokens: int) -> None:
-        """One step."""
-        self._outcomes.append(outcome)
+    def take(self, outcomes: Sequence[Outcome], num_tokens: int) -> None:
+        """One step, as every process of the team saw it."""
+        self._outcomes += outcomes
         self._tokens += num_tokens
 
     def write(self, phase: Phase) -> None:

@@ -25,6 +25,7 @@ from training.model.build import Sequences, TrainableModel, with_gradients
 from training.model.drafting import drafted
 from training.model.masters import Masters
 from training.optimizer import balance
+from training.team import ALONE, Team
 
 STAGES: Mapping[str, tuple[Scope, ...]] = MappingProxyType({
     "target": (Scope.BACKBONE,),
@@ -52,7 +53,15 @@ class Outcome:
     """Loss of an answer's token, by family; empty for drafts."""
 
 
-def learn(masters: Masters, token_map: TokenMap, batch: Batch, *, dense: bool = False, scoring: bool = True) -> Outcome:
+def learn(
+    masters: Masters,
+    token_map: TokenMap,
+    batch: Batch,
+    *,
+    dense: bool = False,
+    scoring: bool = True,
+    team: Team = ALONE,
+) -> Outcome:
     """A step of the target or of vision; moves the router biases.  `dense` and `scoring` as in `TrainableModel`."""
     model = TrainableModel(masters, token_map, dense=dense, scoring=scoring)
     sequences = pictured(model, masters, batch)
@@ -68,7 +77,7 @@ def learn(masters: Masters, token_map: TokenMap, batch: Batch, *, dense: bool = 
     return Outcome(
         loss=float(loss.detach()),
         aside=float(imitation.detach()),
-        unevenness=_balance(masters, model.tape.routes, batch, sequences),
+        unevenness=_balance(masters, model.tape.routes, batch, sequences, team),
         families=by_family(losses.detach()[answers], [batch.families[row] for row in rows]),
     )
 
@@ -121,13 +130,10 @@ def _anchors(batch: Batch, block: int, rng: Random) -> Tensor:
     return torch.tensor(found, dtype=torch.int64)
 
 
-def _balance(masters: Masters, routes: list[Tensor], batch: Batch, sequences: Sequences) -> float:
+def _balance(masters: Masters, routes: list[Tensor], batch: Batch, sequences: Sequences, team: Team) -> float:
     real = (batch.ids != masters.config.tokens.pad).flatten()
-    layers = range(masters.config.num_layers)
-    mask = sequences.image_mask
-    texts = real if mask is None else real & ~mask.flatten()
-    worst = balance([masters.parameters[f"layers.{layer}.ffn.gate.bias"] for layer in layers], routes, texts)
-    if mask is not None:
-        biases = [masters.parameters[f"layers.{layer}.ffn.gate.bias_vl"] for layer in layers]
-        balance(biases, routes, real & mask.flatten())
-    return worst
+    pictures = torch.zeros_like(real) if sequences.image_mask is None else sequences.image_mask.flatten()
+    gates = [f"layers.{layer}.ffn.gate" for layer in range(masters.config.num_layers)]
+    # Both kinds every time: members of a team sum the same things in the same order, pictures or not.
+    balance([masters.parameters[f"{gate}.bias_vl"] for gate in gates], routes, real & pictures, team)
+    return balance([masters.parameters[f"{gate}.bias"] for gate in gates], routes, real & ~pictures, team)

@@ -13,7 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -33,6 +33,7 @@ from training.optimizer import Optimizer
 from training.report import Report
 from training.state import Progress, load, save
 from training.steps import STAGES, Outcome, learn, learn_drafts
+from training.team import ALONE, Team, together
 from training.tokenizer import FOLDER, shipped_config, shipped_files
 
 STATE = "state.safetensors"
@@ -54,6 +55,8 @@ class Wish:
     """Planned tokens of the stage; the learning rate falls over their last fifth."""
     report_steps: int
     evaluate_minutes: float
+    processes: int = 1
+    """Processes that share a step."""
     max_steps: int | None = None
     """Updates after which to stop, for tests and measurements."""
 
@@ -61,8 +64,9 @@ class Wish:
 class Run:
     """A run in memory: masters, optimizer, corpus, and where it stands."""
 
-    def __init__(self, wish: Wish, config: ModelConfig, phases: tuple[Phase, ...] = PHASES) -> None:
+    def __init__(self, wish: Wish, config: ModelConfig, phases: tuple[Phase, ...] = PHASES, team: Team = ALONE) -> None:
         self.wish = wish
+        self.team = team
         self.config = config
         self.phases = phases
         self.masters = Masters(config, wish.seed)
@@ -73,7 +77,7 @@ class Run:
                 raise CheckpointError(complaint(f"seed of {wish.resume}", found.seed, f"--seed {wish.seed}"))
             if found.stage == wish.stage:  # another stage begins with the weights alone
                 self.progress, moments = found, kept
-        trained = self.masters.of(*STAGES[wish.stage])
+        self.trained = trained = self.masters.of(*STAGES[wish.stage])
         for name, value in self.masters.parameters.items():
             value.requires_grad_(name in trained)
         self.optimizer = Optimizer(trained, moments)
@@ -84,25 +88,34 @@ class Run:
         split = f"{TRAINING} {wish.stage}"
         self.batches = Batches(self.renderer, config.tokens.pad, wish.seed, split, position)
 
-    def step(self) -> tuple[Phase, Outcome, int]:
-        """One update; returns its phase, its outcome and its tokens."""
+    def step(self) -> tuple[Phase, list[Outcome], int]:
+        """One update; returns its phase, its outcome in each process and its tokens."""
         progress, stage = self.progress, self.wish.stage
         # Later stages begin with a target that knows long contexts.
         phase = phase_at(progress.tokens, self.phases) if stage == "target" else self.phases[-2]
-        batch = self.batches.next(phase, WITH_PICTURES if stage == "vision" else TEXT)
+        weights = WITH_PICTURES if stage == "vision" else TEXT
+        # Everybody makes the batches of all, which takes a hundredth of the time, and learns its own.
+        share = replace(phase, batch_tokens=max(phase.longest, phase.batch_tokens // self.team.size))
+        batches = [self.batches.next(share, weights) for _ in range(self.team.size)]
+        batch, num_tokens = batches[self.team.rank], sum(one.num_tokens for one in batches)
+        batch = batch if phase.hides else replace(batch, hidden=None)
         self.masters.config = widened(self.config, phase)
         if stage == "drafter":
-            outcome = learn_drafts(self.masters, self.token_map, batch, Random(f"{progress.seed}/{progress.steps}"))
+            picked = Random(f"{progress.seed}/{progress.steps}/{self.team.rank}")
+            outcome = learn_drafts(self.masters, self.token_map, batch, picked)
         else:
-            outcome = learn(self.masters, self.token_map, batch, dense=phase.dense, scoring=phase.scoring)
+            outcome = learn(
+                self.masters, self.token_map, batch, dense=phase.dense, scoring=phase.scoring, team=self.team
+            )
         self.masters.config = self.config
+        self.team.mean_gradients(self.trained.values())
         peak = PEAK[stage] * phase.rate
         self.optimizer.step(learning_rate(peak, progress.steps, progress.tokens, self.wish.tokens))
         progress.steps += 1
-        progress.tokens += batch.num_tokens
+        progress.tokens += num_tokens
         position = self.batches.position
         progress.pool, progress.batch, progress.phase = position.pool, position.batch, position.phase
-        return phase, outcome, batch.num_tokens
+        return phase, self.team.gather(outcome), num_tokens
 
     def save(self) -> None:
         """The state, so that a later run can go on."""
@@ -120,20 +133,23 @@ class Run:
 
 def train(run: Run) -> None:
     """Steps until the time or the number of steps is up; saves, evaluates and reports on the way."""
-    wish, began = run.wish, time.monotonic()
+    wish, team, began = run.wish, run.team, time.monotonic()
     report, evaluated, phase = Report(wish.out, run.progress), began, run.phases[0]
     limit = None if wish.max_steps is None else run.progress.steps + wish.max_steps
-    while time.monotonic() - began < 60 * wish.minutes and run.progress.steps != limit:
-        phase, outcome, num_tokens = run.step()
-        report.take(outcome, num_tokens)
-        if run.progress.steps % wish.report_steps == 0:
-            report.write(phase)
-            run.save()
-        if time.monotonic() - evaluated >= 60 * wish.evaluate_minutes:
-            report.evaluated(run.evaluate(phase))
+    while team.decides(time.monotonic() - began < 60 * wish.minutes) and run.progress.steps != limit:
+        phase, outcomes, num_tokens = run.step()
+        if team.leads:
+            report.take(outcomes, num_tokens)
+            if run.progress.steps % wish.report_steps == 0:
+                report.write(phase)
+                run.save()
+        if team.decides(time.monotonic() - evaluated >= 60 * wish.evaluate_minutes):
+            if team.leads:
+                report.evaluated(run.evaluate(phase))
             evaluated = time.monotonic()
-    run.save()
-    report.evaluated(run.evaluate(phase))
+    if team.leads:
+        run.save()
+        report.evaluated(run.evaluate(phase))
 
 
 def parse(arguments: list[str]) -> Wish:
@@ -151,6 +167,7 @@ def parse(arguments: list[str]) -> Wish:
     add("--tokens", type=float, default=40e6, metavar="N", help="planned tokens; the last fifth cools down (40e6)")
     add("--report-steps", type=int, default=20, metavar="N", help="steps between reports and saved states (20)")
     add("--evaluate-minutes", type=float, default=20.0, metavar="N", help="minutes between evaluations (20)")
+    add("--processes", type=int, default=1, metavar="N", help="processes of one core each that share every step (1)")
     add("--max-steps", type=int, metavar="N", help="stop after this many steps")
     wish = Wish(**vars(parser.parse_args(arguments)))
     faults = list(_faults(wish))
@@ -166,6 +183,8 @@ def _faults(wish: Wish) -> Iterator[str]:
         "--report-steps": wish.report_steps,
         "--evaluate-minutes": wish.evaluate_minutes,
     }
+    if wish.processes < 1:
+        yield complaint("--processes", wish.processes, ">= 1")
     for name, value in positive.items():
         if not value > 0:
             yield complaint(name, value, "> 0")
@@ -177,12 +196,16 @@ def _faults(wish: Wish) -> Iterator[str]:
         )
 
 
+def _work(wish: Wish, team: Team) -> None:
+    train(Run(wish, shipped_config(), team=team))
+
+
 def main() -> None:
     """The command."""
     try:
         wish = parse(sys.argv[1:])
         wish.out.mkdir(parents=True, exist_ok=True)
-        train(Run(wish, shipped_config()))
+        together(_work, wish, wish.processes, wish.out / ".meeting")
     except (Flash41Error, OSError) as error:
         sys.exit(f"error: {error}")
 

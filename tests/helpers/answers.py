@@ -155,7 +155,8 @@ class Alone:
     def __call__(self, model: LoadedModel, asked: Request) -> Tokens:
         # The formats of pools are storage, except that of index keys in profile atom.
         index = model.pool.index if model.profile is Profile.ATOM else None
-        key = (model.directory, model.profile, index, asked.prompt_ids, asked.seed, asked.params.max_tokens)
+        asked_for = (asked.prompt_ids, asked.seed, asked.params.max_tokens)
+        key = (model.kernels.name, model.directory, model.profile, index, *asked_for)
         if key not in self._kept:
             engine = Engine(model.runner(1, self._longest), limits(model, 1, 64, self._longest))
             copy = Request(

@@ -5,6 +5,7 @@ A level this machine does not have is emulated where it has AVX2, else skipped.
 
 import functools
 import os
+from collections.abc import Sequence
 
 import pytest
 
@@ -26,22 +27,49 @@ BOTH_BACKENDS = (REFERENCE, "cpu")
 
 def kernels_or_skip(name: str) -> Kernels:
     """The kernels of a backend; skips the test where this machine cannot build or run them."""
+    if reason := why_not(name):
+        pytest.skip(reason)
     if name == REFERENCE:
         return ReferenceKernels()
-    try:
-        find_compiler(dict(os.environ))
-    except KernelError as error:
-        pytest.skip(str(error))
+    level = name.partition(":")[2]
+    return _compiled(name) if not level or Level(level) in present_levels(cpu_flags()) else _emulated(Level(level))
+
+
+def why_not(name: str) -> str | None:
+    """Why no test here runs a backend, if that is so."""
+    if name == REFERENCE:
+        return None
+    if fault := compiler_fault():
+        return fault
     level = name.partition(":")[2]
     present = present_levels(cpu_flags())
     if not level or Level(level) in present:
-        return _compiled(name)
+        return None
     if Level.AVX2 not in present:
-        pytest.skip(f"this CPU has neither {level} nor AVX2 to emulate it")
+        return f"this CPU has neither {level} nor AVX2 to emulate it"
     if Level(level) is not Level.AMX and os.environ.get(EMULATE) != "all":
         # The unit of AMX holds the FP32 loops of the others too; each emulated unit takes its time to build.
-        pytest.skip(f"this CPU lacks {level}, which scripts/nightly emulates")
-    return _emulated(Level(level))
+        return f"this CPU lacks {level}, which scripts/nightly emulates"
+    return None
+
+
+def those_here(names: Sequence[str]) -> list[str]:
+    """Backends among these that tests can run here.
+
+    A thousand tests of the others would be skipped one by one; tests/unit/kernels/test_select.py skips each once, with
+    its reason.
+    """
+    return [name for name in names if not why_not(name)]
+
+
+@functools.cache
+def compiler_fault() -> str | None:
+    """Why nothing can be compiled here; asked once, for every question is a process."""
+    try:
+        find_compiler(dict(os.environ))
+    except KernelError as error:
+        return str(error)
+    return None
 
 
 @functools.cache

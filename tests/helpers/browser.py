@@ -7,7 +7,7 @@ another server.
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,14 @@ def until(page: Page, condition: str) -> None:
     deadline = time.monotonic() + PATIENCE_MILLISECONDS / 1000
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(20)
+
+
+def patient(page: Page, condition: Callable[[], bool]) -> None:
+    """Waits until something holds on this side, while the page goes on."""
+    deadline = time.monotonic() + PATIENCE_MILLISECONDS / 1000
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
         page.wait_for_timeout(20)
 
 

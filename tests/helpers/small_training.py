@@ -3,6 +3,7 @@
 import functools
 from dataclasses import replace
 
+import pytest
 import torch
 
 from flash41.config.architecture import ModelConfig
@@ -11,7 +12,10 @@ from flash41.config.run import Profile
 from flash41.engram.vocabulary import TokenMap
 from training.curriculum import Phase
 from training.model.masters import Masters
+from training.state import save
+from training.team import Team
 from training.tokenizer import FOLDER, shipped_config
+from training.train import Run, parse
 
 PHASES = (
     Phase(name="first", until_tokens=200, longest=64, batch_tokens=192, dense=True, prompt_weight=0.1),
@@ -55,3 +59,19 @@ def restless(seed: int = 3) -> Masters:
 
 
 PROFILES = (Profile.VENDOR, Profile.FP32)
+
+
+def one_step(arguments: list[str], team: Team) -> None:
+    """A process of a team: takes a step and leaves what it became; stands here so that a new process finds it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.batches.POOL_SAMPLES", 24)
+        one = Run(parse(arguments), small_config(), PHASES, team)
+        one.step()
+    save(one.wish.out / f"{team.rank}.safetensors", one.progress, one.masters.parameters, one.optimizer.moments())
+
+
+def failing(_: list[str], team: Team) -> None:
+    """A process of a team whose leader fails while the other waits for it."""
+    if team.leads:
+        raise ValueError("the leader fell")
+    team.gather("here")

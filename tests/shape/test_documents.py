@@ -29,7 +29,7 @@ FILE_NAME = re.compile(r"[\w./-]+\.(?:py|md|json|toml|npz|txt)")
 RUNNABLE = ("flash41 ", "python ", "echo ")
 KIND = re.compile(r"\b(?:flash41|python) +(\S+)")
 
-REAL = ("generate", "serve", "bench", "-c", "benchmarks/decode.py")
+REAL = ("generate", "serve", "-c", "benchmarks/decode.py")
 """Kinds of which one runs as a process of its own; how each command starts is tested beside it, in tests/unit/cli."""
 
 README = ROOT / "README.md"

@@ -19,7 +19,6 @@ from flash41.config.run import Draft, PoolFormat, Profile
 from flash41.engine.engine import Engine
 from flash41.engine.load import LoadedModel, load_model
 from flash41.engine.request import Request, SamplingParams
-from flash41.kernels.reference.backend import ReferenceKernels
 from helpers.answers import POISON, Tokens, asking, assert_as_at_start, limits, page_size, paged_engine, prompt, run
 from helpers.checkpoints import read_raw, shard_bytes, tiny_copy
 from helpers.drafted import VOCAB, drafting_engine, replaced_drafts, right_drafts
@@ -61,6 +60,11 @@ class Answers:
 @pytest.fixture(scope="module")
 def answers() -> Answers:
     return Answers()
+
+
+@pytest.fixture(scope="session")
+def models(quick_models: Models) -> Models:
+    return quick_models
 
 
 @pytest.fixture
@@ -201,7 +205,7 @@ def test_draft_stages_of_other_weights_leave_the_answers(
             size = (end - start) // math.prod(header[name]["shape"])
             written[start:end] = change(data[start:end], size)
         path.write_bytes(shard_bytes(header, bytes(written)))
-    others = load_model(directory, model.profile, model.pool, ReferenceKernels(), drafts=True)
+    others = load_model(directory, model.profile, model.pool, model.kernels, drafts=True)
     drafts: list[dict[int, list[tuple[int, ...]]]] = []
     for one in (model, others):
         seen = {0: list[tuple[int, ...]](), 1: []}

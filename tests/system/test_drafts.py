@@ -42,6 +42,11 @@ def tokens(length: int, seed: int = 0) -> list[int]:
     return [0, *drawn]
 
 
+@pytest.fixture(scope="session")
+def models(quick_models: Models) -> Models:
+    return quick_models
+
+
 @pytest.fixture(params=EXACT, ids=lambda profile: profile.value)
 def model(request: pytest.FixtureRequest, models: Models, checkpoint: Path) -> LoadedModel:
     return models(checkpoint, request.param)

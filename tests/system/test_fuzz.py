@@ -9,14 +9,14 @@ from typing import Any
 
 import hypothesis
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from schemathesis.generation import GenerationMode
 
+from helpers.lazily import lazily
 from helpers.scripted_server import listening_at
 from helpers.serving import Scripted, default_codec
 
+schemathesis = lazily("schemathesis")
 SLOWEST_SECONDS = 5.0
 """Five times what an answer may take."""
 
@@ -54,7 +54,7 @@ def _fuzz_one(operation: Any, url: str, num_cases: int, counts: dict[int, int]) 
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in GenerationMode)))
+    @given(case=st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in schemathesis.GenerationMode)))
     def check(case: Any) -> None:
         started = time.monotonic()
         response = case.call(base_url=url, timeout=30)

@@ -38,6 +38,11 @@ PROMPTS: dict[str, tuple[list[int], list[Picture]]] = {
 }
 
 
+@pytest.fixture(scope="session")
+def models(quick_models: Models) -> Models:
+    return quick_models
+
+
 @pytest.fixture
 def model(models: Models) -> LoadedModel:
     return models(CHECKPOINT, Profile.VENDOR)

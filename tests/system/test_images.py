@@ -33,6 +33,11 @@ PROMPTS = {
 }
 
 
+@pytest.fixture(scope="session")
+def models(quick_models: Models) -> Models:
+    return quick_models
+
+
 @pytest.fixture(params=[Profile.VENDOR, Profile.FP32], ids=lambda profile: profile.value)
 def model(request: pytest.FixtureRequest, models: Models) -> LoadedModel:
     return models(CHECKPOINT, request.param)

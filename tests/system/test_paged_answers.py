@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from flash41.config.run import PoolDtype, PoolFormat, Profile
 from flash41.engine.request import FinishReason, SamplingParams
 from helpers.answers import LENGTHS, Alone, Tokens, assert_as_at_start, page_size, paged_engine, request, run, step
+from helpers.backends import REFERENCE
 from helpers.golden_judge import CHECKPOINT
+from helpers.model_fixtures import models_of
 from helpers.models import Models
+
+
+@pytest.fixture(scope="session")
+def models(quick_models: Models) -> Models:
+    return quick_models
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +59,10 @@ def test_every_pool_gives_the_bits_of_contiguous_caches_although_a_request_gives
         assert_as_at_start(tested)
 
 
-def test_answers_outlive_many_preemptions(models: Models, checkpoint: Path, alone: Alone) -> None:
-    model, asked = models(checkpoint, Profile.VENDOR), [request(number) for number in range(len(LENGTHS))]
+@pytest.mark.parametrize(("backend", "name"), [("cpu", "tiny-a"), ("cpu", "second"), (REFERENCE, "tiny-a")])
+def test_answers_outlive_many_preemptions(backend: str, name: str, second_checkpoint: Path, alone: Alone) -> None:
+    directory = CHECKPOINT if name == "tiny-a" else second_checkpoint
+    model, asked = models_of(backend)(directory, Profile.VENDOR), [request(number) for number in range(len(LENGTHS))]
     tested = paged_engine(model)
     assert run(tested, asked) == alone.all(model, asked)
     assert tested.scheduler.num_preemptions >= 3

@@ -31,6 +31,11 @@ PARAMS = SamplingParams(max_tokens=3, ignore_eos=True, logprobs=3)
 TWO = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=3)
 
 
+@pytest.fixture(scope="session")
+def models(quick_models: Models) -> Models:
+    return quick_models
+
+
 @pytest.fixture(scope="module")
 def alone() -> Alone:
     return Alone(LONGEST)

@@ -30,6 +30,11 @@ SHARP = 2e-6
 PARAMS = SamplingParams(max_tokens=3, ignore_eos=True, logprobs=3)
 
 
+@pytest.fixture(scope="session")
+def models(quick_models: Models) -> Models:
+    return quick_models
+
+
 @pytest.fixture
 def model(models: Models) -> LoadedModel:
     return models(CHECKPOINT, Profile.VENDOR)

@@ -1,5 +1,7 @@
 """`flash41 serve` as users meet it: a process, the embedded default, and the clients they already have."""
 
+from __future__ import annotations
+
 import json
 import socket
 import threading
@@ -8,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from flash41.engine.llm import LLM
 from flash41.engine.request import SamplingParams
+from helpers.lazily import lazily
 from helpers.server_process import ServerProcess, serving
+
+anthropic, openai = lazily("anthropic"), lazily("openai")
 
 NAME = "DeepSeek-V4.1-Flash"
 PATH = "/v1/chat/completions"

@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 from PIL import Image
 
 from helpers.image_files import encoded, pattern, png, resized_jpeg, segment, with_segments, zero_png
+from helpers.lazily import lazily
 from helpers.server_process import ServerProcess, serving
+
+anthropic, openai = lazily("anthropic"), lazily("openai")
 
 NAME = "DeepSeek-V4.1-Flash"
 PATH = "/v1/chat/completions"

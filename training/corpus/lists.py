@@ -1,63 +1,103 @@
-"""Drills: several facts, shelves or places asked at once, in another order than they were told.
+"""Drills: little is told and much is asked, in another order than it was told, turn after turn.
 
-An answer of the scored families holds one or two words that must be looked up; here nearly every other word is one, so
-looking up is learned from a fraction of the tokens.
+A model learns to look something up from the number of times it has to, so most words of these answers are looked up,
+where an answer of the scored families has one or two such words.  From bare pairs, where a word is known by the one
+before it, to people, shelves and places, where what is asked for stands several words from what it is known by.
 """
 
+from collections.abc import Callable, Sequence
 from random import Random
 
 from training.corpus.sample import Sample, dialogue
-from training.corpus.words import COLOURS, NAMES, PLACES, THINGS, count_words, distinct
+from training.corpus.words import ANIMALS, COLOURS, NAMES, PLACES, THINGS, distinct
 
-MOST = 8
-"""Things asked at once."""
+MOST = 6
+"""Things asked in one turn."""
+TOLD = 0.35
+"""Part of the words in which things are told."""
+WORDS = (*NAMES, *PLACES, *COLOURS, *THINGS, *ANIMALS)
+Turn = tuple[str, str]
 
 
 def sample(rng: Random, size: int) -> Sample:
-    """Owners, a shelf, or places of people."""
-    return rng.choice((_owners, _owners, _shelf, _places))(rng, size)
+    """What is told, and turns about it until the size is reached."""
+    told, ask, late = rng.choice((_pairs, _pairs, _owners, _owners, _shelves, _places))(rng, max(6, int(size * TOLD)))
+    turns = [ask()]
+    used = len(told.split())
+    while used < size:
+        turns.append(ask())
+        used += len(turns[-1][0].split()) + len(turns[-1][1].split()) + 4
+    return dialogue("lists", told, turns, late=late)
 
 
-def _owners(rng: Random, size: int) -> Sample:
-    names = distinct(rng, NAMES, max(2, min(len(NAMES), size // 10)))
+Told = tuple[str, Callable[[], Turn], Sequence[str]]
+"""What is told, what makes a turn about it, and words that are hidden from early layers."""
+
+
+def _pairs(rng: Random, size: int) -> Told:
+    """A word and another."""
+    keys = distinct(rng, WORDS, max(2, size // 3))
+    values = {key: rng.choice(WORDS) for key in keys}
+
+    def ask() -> Turn:
+        asked = distinct(rng, keys, MOST)
+        return f"Say {', '.join(asked)}", ", ".join(f"{key} {values[key]}" for key in asked)
+
+    return ", ".join(f"{key} {value}" for key, value in values.items()) + ".", ask, ()
+
+
+def _owners(rng: Random, size: int) -> Told:
+    """Who keeps what where, known by the name or by the thing."""
+    names = distinct(rng, NAMES, max(2, size // 9))
     things = distinct(rng, [f"{colour} {thing}" for colour in COLOURS for thing in THINGS], len(names))
     known = [(name, thing, rng.choice(PLACES)) for name, thing in zip(names, things, strict=True)]
-    told = " ".join(f"{name} keeps a {thing} in the {place}." for name, thing, place in known)
-    asked = rng.sample(known, min(MOST, len(known)))
-    if rng.random() < 0.5:
-        wanted = ", ".join(name for name, _, _ in asked)
-        answer = ", ".join(f"{name} keeps a {thing} in the {place}" for name, thing, place in asked)
-    else:
-        wanted = ", ".join(thing for _, thing, _ in asked)
-        answer = ", ".join(f"{thing} of {name} in the {place}" for name, thing, place in asked)
-    return dialogue("lists", told, [(f"Who keeps what? {wanted}", f"{answer}.")])
+
+    def ask() -> Turn:
+        asked = rng.sample(known, min(MOST, len(known)))
+        by_name, by_thing = ", ".join(fact[0] for fact in asked), ", ".join(fact[1] for fact in asked)
+        question, form = rng.choice((
+            (f"Who keeps what? {by_name}", "{0} keeps a {1} in the {2}"),
+            (f"What? {by_name}", "{0} keeps a {1}"),
+            (f"Who keeps what? {by_thing}", "{1} of {0} in the {2}"),
+            (f"Where? {by_thing}", "{1} in the {2}"),
+            (f"Who? {by_thing}", "{0} keeps the {1}"),
+        ))  # fmt: skip
+        return question, ", ".join(form.format(*fact) for fact in asked) + "."
+
+    return " ".join(f"{name} keeps a {thing} in the {place}." for name, thing, place in known), ask, ()
 
 
-def _shelf(rng: Random, size: int) -> Sample:
-    owners = distinct(rng, NAMES, 2 if size < 60 else rng.randint(2, 5))
-    width = max(2, min(len(THINGS), size // (2 * len(owners))))
+def _shelves(rng: Random, size: int) -> Told:
+    """Things of a shelf, each with its colour; a thing may stand on several shelves."""
+    owners = distinct(rng, NAMES, rng.randint(2, max(2, min(5, size // 8))))
+    width = max(2, min(len(THINGS), size // (3 * len(owners))))
     shelves = {owner: {thing: rng.choice(COLOURS) for thing in distinct(rng, THINGS, width)} for owner in owners}
-    lines = [
+
+    def ask() -> Turn:
+        owner = rng.choice(owners)
+        asked = rng.sample(list(shelves[owner].items()), min(MOST, width))
+        named = ", ".join(thing for thing, _ in asked)
+        return f"Which colour has the {named} of {owner}?", ", ".join(f"{a} of {owner} is {b}" for a, b in asked) + "."
+
+    lines = (
         f"{owner}: " + ", ".join(f"{thing} {colour}" for thing, colour in things.items()) + "."
         for owner, things in shelves.items()
-    ]
-    pairs = []
-    for owner, things in rng.sample(list(shelves.items()), 2):
-        asked = rng.sample(list(things.items()), min(MOST, len(things)))
-        names = ", ".join(thing for thing, _ in asked)
-        pairs.append((f"Which colour has the {names} of {owner}?", ", ".join(f"{a} of {owner} {b}" for a, b in asked)))
-    return dialogue("lists", "Shelves.\n" + "\n".join(lines), pairs, late=COLOURS)
+    )
+    return "Shelves.\n" + "\n".join(lines), ask, COLOURS
 
 
-def _places(rng: Random, size: int) -> Sample:
+def _places(rng: Random, size: int) -> Told:
     """People move; where each is in the end."""
-    people = distinct(rng, NAMES, 2 + size // 30)
+    people = distinct(rng, NAMES, max(2, size // 8))
     places = {name: rng.choice(PLACES) for name in people}
     sentences = [f"{name} is in the {place}." for name, place in places.items()]
-    while count_words(sentences) < size:
+    while 5 * len(sentences) < size:
         name = rng.choice(people)
         places[name] = rng.choice(PLACES)
         sentences.append(f"{name} goes to the {places[name]}.")
-    asked = rng.sample(people, min(MOST, len(people)))
-    answer = ", ".join(f"{name} is in the {places[name]}" for name in asked)
-    return dialogue("lists", " ".join(sentences), [(f"Where is {', '.join(asked)}?", f"{answer}.")])
+
+    def ask() -> Turn:
+        asked = rng.sample(people, min(MOST, len(people)))
+        return f"Where is {', '.join(asked)}?", ", ".join(f"{name} is in the {places[name]}" for name in asked) + "."
+
+    return " ".join(sentences), ask, ()

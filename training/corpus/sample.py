@@ -4,7 +4,7 @@ Everything is drawn from the `random.Random` that a family is given, so a sample
 Knows nothing of tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
@@ -57,9 +57,9 @@ def assistant(text: str) -> Message:
     return Message(role="assistant", content=text)
 
 
-def dialogue(family: str, opening: str, pairs: list[tuple[str, str]], late: tuple[str, ...] = ()) -> Sample:
+def dialogue(family: str, opening: str, pairs: list[tuple[str, str]], late: Sequence[str] = ()) -> Sample:
     """Questions and answers about an opening text, which stands in front of the first question."""
     messages = []
     for number, (question, answer) in enumerate(pairs):
         messages += [user(f"{opening}\n{question}" if number == 0 and opening else question), assistant(answer)]
-    return Sample(family=family, messages=tuple(messages[:-1]), answer=pairs[-1][1], late=late)
+    return Sample(family=family, messages=tuple(messages[:-1]), answer=pairs[-1][1], late=tuple(late))

@@ -12,21 +12,19 @@ records stand where `Quantized` records stand.
 """
 
 import re
-from math import prod, sqrt
 
 import torch
 from torch import Tensor, nn
 
 from flash41.checkpoint.loader import Checkpoint
 from flash41.checkpoint.schema import schema
-from flash41.checkpoint.stored import Scope, StoredDtype, Subsystem, TensorSpec
+from flash41.checkpoint.stored import Scope, StoredDtype, TensorSpec
 from flash41.config.architecture import ModelConfig
 from flash41.numerics.scaled import Quantized
+from training.model.initial import initial, look_back
 from training.model.straight import bf16, dense_fp8, fp4_32, fp8_32
 
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(w[123])\.weight")
-STREAM_AFFINITY = 1.5
-"""Added to the diagonal of the mixing logits at the start: a stream mostly keeps itself."""
 
 
 class Masters:
@@ -45,8 +43,9 @@ class Masters:
             shape = spec.layout.logical_shape
             if key != name:
                 shape = (_num_experts(config, spec), *shape)
-            self.parameters[key] = nn.Parameter(_initial(spec, shape, config.mhc.streams, generator))
+            self.parameters[key] = nn.Parameter(initial(spec, shape, config.mhc.streams, generator))
             self.scopes[key] = spec.scope
+        look_back(self.parameters, config)
 
     def of(self, *scopes: Scope) -> dict[str, nn.Parameter]:
         """Parameters of the scopes, by name."""
@@ -145,35 +144,3 @@ def _round(value: Tensor, spec: TensorSpec) -> Tensor:
 
 def _num_experts(config: ModelConfig, spec: TensorSpec) -> int:
     return config.dspark.num_experts if spec.scope is Scope.DRAFT else config.moe.num_experts
-
-
-def _initial(spec: TensorSpec, shape: tuple[int, ...], streams: int, generator: torch.Generator) -> Tensor:
-    """Values that keep activations of order one, and logits small."""
-    leaf, subsystem = spec.name.rpartition(".")[2], spec.subsystem
-    values = torch.randn(shape, generator=generator)
-    if leaf.startswith(("hc_attn", "hc_ffn")):
-        return _mixing(leaf, values, streams)
-    if leaf in ("attn_sink", "bias", "bias_vl"):
-        return torch.zeros(shape)
-    if subsystem is Subsystem.ENGRAM_NORM or (prod(shape) == shape[-1] and subsystem is not Subsystem.CONFIDENCE):
-        # Norm weights begin at one; the three vectors around image tokens are embeddings.
-        return values * 0.5 if subsystem is Subsystem.IMAGE_VECTOR else torch.ones(shape)
-    if subsystem is Subsystem.EMBED:
-        return values * 0.5
-    if subsystem is Subsystem.ENGRAM_TABLE:
-        return values * 0.1  # small beside what a few visits teach a row
-    if subsystem in (Subsystem.HEAD, Subsystem.MARKOV):
-        return values * (0.5 / sqrt(shape[-1]))
-    gain = 0.5 if leaf == "weight" and spec.name.endswith(("wo_b.weight", "w2.weight")) else 1.0
-    return values * (gain / sqrt(shape[-1]))
-
-
-def _mixing(leaf: str, values: Tensor, streams: int) -> Tensor:
-    """Hyper-connections: `fn` predicts small corrections to `base`, whose noise tells the streams apart."""
-    if leaf.endswith("fn"):
-        return values * (0.1 / sqrt(values.shape[-1]))
-    if leaf.endswith("scale"):
-        return torch.ones(values.shape)
-    base = 0.5 * values
-    base[2 * streams :] += STREAM_AFFINITY * torch.eye(streams).flatten()
-    return base

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from flash41.chat.conversation import ChatCodec
 from flash41.server.service import Job
 from flash41.server.settings import ServerSettings
-from helpers.browser import opened, until
+from helpers.browser import opened, patient, until
 from helpers.http_server import on_port
 from helpers.serving import Scripted, facts
 from helpers.web_page import CALLS, TOOLS, ask, ended, prompt_of
@@ -77,7 +77,7 @@ def test_stopping_aborts_the_request_and_keeps_what_was_said(browser: Browser, c
             page.keyboard.press("Escape")
         ended(page)
         expect(page.locator(".facts")).to_contain_text("stopped")
-        page.wait_for_timeout(300)
+        patient(page, lambda: script.service.num_aborted > 0)
         assert script.service.num_aborted == 1
         said = page.locator(".prose").inner_text().strip()
         script.text = "</think>more"

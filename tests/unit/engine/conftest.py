@@ -1,4 +1,4 @@
-"""Tests of the engine run the golden checkpoint, and the embedded default as users do."""
+"""Tests of the engine run the golden checkpoint on the quickest kernels, and the embedded default as users do."""
 
 from pathlib import Path
 
@@ -7,9 +7,15 @@ import pytest
 from flash41.engine.llm import LLM
 from helpers.default_fixtures import default_cache, default_directory, user_cache
 from helpers.llm_prompts import PARAMS, PROMPTS
-from helpers.model_fixtures import models
+from helpers.model_fixtures import quick_models
+from helpers.models import Models
 
-__all__ = ["default_cache", "default_directory", "models", "user_cache"]
+__all__ = ["default_cache", "default_directory", "quick_models", "user_cache"]
+
+
+@pytest.fixture(scope="session")
+def models(quick_models: Models) -> Models:
+    return quick_models
 
 
 @pytest.fixture(scope="session")

@@ -222,8 +222,8 @@ def test_logits_that_are_no_numbers_are_named_inside_a_block(monkeypatch: pytest
     assert asked.finish_reason is FinishReason.ABORT
 
 
-NUM_TEXTS, POSITIONS, MOST = 1200, 3, 105.0
-"""MOST: chi-square of 65 cells; 0.1 % of right texts lie above, those of a rule that accepts everything at 1,200."""
+NUM_TEXTS, POSITIONS, MOST = 600, 3, 62.5
+"""MOST: chi-square of 33 cells; 0.1 % of right texts lie above, those of a rule that accepts everything at 400."""
 
 
 def texts(rule: DraftAccept | None, **values: Any) -> np.ndarray:

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -61,14 +62,15 @@ def test_noise_is_the_double_logarithm(seed: int, position: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "draws",
+    "draw",
     [
-        pytest.param(uniforms(3, 5, 20_000), id="over tokens"),
-        pytest.param(np.array([uniforms(3, position, 1)[0] for position in range(20_000)]), id="over positions"),
-        pytest.param(np.array([uniforms(seed, 5, 1)[0] for seed in range(20_000)]), id="over seeds"),
+        pytest.param(lambda count: uniforms(3, 5, count), id="over tokens"),
+        pytest.param(lambda count: [uniforms(3, position, 1)[0] for position in range(count)], id="over positions"),
+        pytest.param(lambda count: [uniforms(seed, 5, 1)[0] for seed in range(count)], id="over seeds"),
     ],
 )
-def test_numbers_fill_the_unit_interval_evenly(draws: np.ndarray) -> None:
+def test_numbers_fill_the_unit_interval_evenly(draw: Callable[[int], Sequence[float]]) -> None:
+    draws = np.array(draw(10_000))
     assert draws.min() > 0
     assert draws.max() < 1
     assert chi_square(np.histogram(draws, bins=64, range=(0, 1))[0]) < CHI_SQUARE_63_AT_1E_6

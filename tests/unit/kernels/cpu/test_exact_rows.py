@@ -2,7 +2,6 @@
 
 import math
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -28,6 +27,7 @@ from helpers.tensors import (
     routed_weight,
     signed_codes,
 )
+from helpers.zygote import forked_python
 from oracles import products as oracle
 
 HEIGHT, WIDTH = 96, 672
@@ -197,7 +197,7 @@ assert torch.equal(kernels.scaled_linear(x, weight), expected)
 
 def test_a_thread_that_is_refused_tiles_fails_its_operation_and_nothing_else() -> None:
     compiled(Level.AMX)
-    command = [sys.executable, "-c", REFUSED, str(emulated_library(Level.AMX))]
+    command = [*forked_python(), "-c", REFUSED, str(emulated_library(Level.AMX))]
     told = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=60)
     assert told.returncode == 0, told.stderr
     assert told.stdout.startswith("tiles for a thread of linear: got 'refused by this system', expected granted")

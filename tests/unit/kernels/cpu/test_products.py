@@ -13,7 +13,7 @@ from flash41.kernels.cpu.level import Level
 from flash41.kernels.interface import ExpertWeights
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.numerics.scaled import Quantized
-from helpers.backends import COMPILED, kernels_or_skip
+from helpers.backends import COMPILED, kernels_or_skip, those_here
 from helpers.tensors import (
     assert_close,
     dense,
@@ -36,7 +36,7 @@ COUNTS = (1, 2, 3, 4, 5, 6, 16, 17, 64, 97, 200)
 Operation = Callable[[CpuKernels, Tensor], Tensor]
 
 
-@pytest.fixture(params=COMPILED)
+@pytest.fixture(params=those_here(COMPILED))
 def kernels(request: pytest.FixtureRequest) -> CpuKernels:
     found = kernels_or_skip(request.param)
     assert isinstance(found, CpuKernels)

@@ -1,7 +1,6 @@
 """The library's threads: callers side by side, and a process that forks."""
 
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from helpers.backends import kernels_or_skip
 from helpers.command_line import environment
 from helpers.tensors import dense_weight, normal
+from helpers.zygote import forked_python
 
 FORKING = """
 import os, torch
@@ -48,6 +48,6 @@ def test_callers_side_by_side_get_their_own_results(two_threads: object) -> None
 def test_a_child_of_a_fork_has_threads_of_its_own() -> None:
     kernels_or_skip("cpu")
     told = subprocess.run(
-        [sys.executable, "-c", FORKING], capture_output=True, text=True, check=False, env=environment(), timeout=60
+        [*forked_python(), "-c", FORKING], capture_output=True, text=True, check=False, env=environment(), timeout=60
     )
     assert told.returncode == 0, told.stderr

@@ -80,7 +80,7 @@ def replayed(model: LoadedModel, case: Case) -> Replay:
 
 def gathered(model: LoadedModel, row_ids: Array, layer_id: int) -> EngramRows:
     ids = row_ids.astype(np.int64)
-    values = model.tables[layer_id][1].gather(ids).to(model.dtype)
+    values = model.tables[layer_id][1].gather(ids, dtype=model.dtype)
     return EngramRows(row_ids=torch.from_numpy(ids), values=values)
 
 

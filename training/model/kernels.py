@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from flash41.kernels.interface import ExpertBank, ExpertWeights
+from flash41.kernels.reference.engram_rows import engram_rows
 from flash41.kernels.reference.index import candidate_blocks, index_scores_bf16_chain, inside_blocks, select_rows
 from flash41.kernels.reference.router import WEIGHT_FLOOR, route
 from flash41.numerics.scaled import Quantized, quantize_fp4_16, quantize_fp4_32, quantize_fp8_32
@@ -174,6 +175,7 @@ class TrainingKernels:
         return candidate_blocks(scores.detach(), visible, num_blocks, block_size)
 
     inside_blocks = staticmethod(inside_blocks)
+    engram_rows = staticmethod(engram_rows)
 
     def route(self, logits: Tensor, bias: Tensor, topk: int, route_scale: float) -> tuple[Tensor, Tensor]:
         """The reference's ids; gradient through the weights of the chosen experts, none to the bias."""

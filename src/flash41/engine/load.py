@@ -176,7 +176,7 @@ def load_model(
     tables = {}
     for table_hash in engram_hashes(config.engram):
         weight, scale = checkpoint.engram_table(table_hash.layer_id)
-        tables[table_hash.layer_id] = (table_hash, EngramTable(weight, scale))
+        tables[table_hash.layer_id] = (table_hash, EngramTable(weight, scale, kernels.engram_rows))
     backbone = build_backbone(checkpoint, profile, pool, kernels)
     has_stages = drafts and config.dspark.num_stages > 0
     model = LoadedModel(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from flash41.cache.blocks import DraftView
 from flash41.cache.image_store import ImageStore
@@ -153,7 +152,7 @@ class Runner:
             return {}
         gathered = {}
         for layer_id, ids in self._row_ids(plan.spans).items():
-            values: Tensor = self._tables[layer_id][1].gather(ids, mask).to(self._dtype)
+            values = self._tables[layer_id][1].gather(ids, mask, self._dtype)
             gathered[layer_id] = EngramRows(row_ids=torch.from_numpy(ids), values=values)
         return gathered
 

@@ -1,13 +1,15 @@
-"""Rows of an n-gram table, read from mapped bytes and dequantised one gather at a time.
+"""Rows of an n-gram table, read where they lie and dequantised one gather at a time.
 
     weight [rows, head_dim] E4M3, scale [rows, head_dim/32] E8M0, one scale per 32 channels of one row:
     value(r, i) = bf16( e4m3(weight[r, i]) * 2^(scale[r, i div 32] - 127) )
 
-A release table is 91.6 GiB of codes; as FP32 it would be 393 GB.  So only rows that are asked for are touched, each
-once per gather.  Byte offsets reach 9.8e10: indices are int64.
+A release table is 91.6 GiB of codes; as FP32 it would be 393 GB.  So only rows that are asked for are touched.
+Byte offsets reach 9.8e10: indices are int64.  Who reads and dequantises the rows is handed in.
 
-Knows nothing of hashes, files or the model.  spec: engram.md sections 3 and 6.
+Knows nothing of kernels, hashes, files or the model.  spec: engram.md sections 3 and 6.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,18 +18,24 @@ from torch import Tensor
 
 from flash41.errors import CheckpointError, ProtocolError, combined, complaint
 from flash41.numerics.formats import NAN_E8M0
-from flash41.numerics.scaled import ElementFormat, Quantized, ScaleFormat
 
 GROUP = 32
 """Channels of a row that share a scale."""
+
+RowReader = Callable[[Tensor, Tensor, Tensor, torch.dtype], tuple[Tensor, bool]]
+"""Codes, scales, row ids [n], dtype -> values [n, head_dim], and whether a scale of those rows is NaN.
+
+A backend's `engram_rows`; row ids were looked at before.
+"""
 
 
 class EngramTable:
     """One layer's table in its stored format."""
 
-    def __init__(self, weight_bytes: Tensor, scale_bytes: Tensor) -> None:
-        """Views of mapped uint8 bytes, [rows, head_dim] and [rows, head_dim/32]; CheckpointError if they disagree."""
+    def __init__(self, weight_bytes: Tensor, scale_bytes: Tensor, read: RowReader) -> None:
+        """Views of uint8 bytes, [rows, head_dim] and [rows, head_dim/32]; CheckpointError if they disagree."""
         _check(weight_bytes, scale_bytes)
+        self._read = read
         self._weight_bytes = weight_bytes
         self._scale_bytes = scale_bytes
 
@@ -41,44 +49,40 @@ class EngramTable:
         """Channels of a row."""
         return self._weight_bytes.shape[1]
 
-    def rows(self, row_ids: npt.NDArray[np.int64]) -> Quantized:
-        """Codes and scales of the rows [n].
+    def gather(
+        self,
+        row_ids: npt.NDArray[np.int64],
+        masked: npt.NDArray[np.bool_] | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> Tensor:
+        """[T, columns * head_dim] of rows [T, columns], lane = column * head_dim + channel: BF16 values in `dtype`.
 
-        ProtocolError for a row outside the table; CheckpointError for a NaN scale, which no one looked for at start.
-        """
-        if row_ids.size and not 0 <= row_ids.min() <= row_ids.max() < self.num_rows:
-            wrong = np.unique(row_ids[(row_ids < 0) | (row_ids >= self.num_rows)])
-            raise ProtocolError(complaint("Engram rows", wrong.tolist(), f"rows in 0..{self.num_rows - 1}"))
-        index = torch.from_numpy(row_ids)
-        codes, scales = self._weight_bytes.index_select(0, index), self._scale_bytes.index_select(0, index)
-        broken = (scales == NAN_E8M0).nonzero()
-        if len(broken):
-            got = [(int(row_ids[place]), group) for place, group in broken.tolist()]
-            raise CheckpointError(f"engram.embed.scale: scale byte 255 (NaN) at {got}")
-        return Quantized(
-            codes=codes, scales=scales, element=ElementFormat.E4M3, scale=ScaleFormat.E8M0, group=(1, GROUP)
-        )
-
-    def gather(self, row_ids: npt.NDArray[np.int64], masked: npt.NDArray[np.bool_] | None = None) -> Tensor:
-        """BF16 [T, columns * head_dim] of rows [T, columns], lane = column * head_dim + channel.
-
-        Each row is read once however often it occurs.  Tokens whose `masked` [T] entry is true (image positions) read
-        nothing and are zero.
+        Tokens whose `masked` [T] entry is true (image positions) read nothing and are zero.  ProtocolError for a row
+        outside the table; CheckpointError for a NaN scale, which no one looked for at start.
         """
         num_tokens, columns = row_ids.shape
         wanted = row_ids if masked is None else row_ids[~masked]
-        if len(wanted) == 1:  # columns have rows of their own: a token names none twice
-            taken = self.rows(wanted.reshape(-1)).dequantize(torch.bfloat16)
-        else:
-            distinct, place = np.unique(wanted, return_inverse=True)
-            values = self.rows(distinct).dequantize(torch.bfloat16)
-            taken = values.index_select(0, torch.from_numpy(place.reshape(-1)))
-        gathered = taken.view(len(wanted), columns * self.head_dim)
+        self._check_rows(wanted)
+        index = torch.from_numpy(wanted.reshape(-1))
+        values, has_nan_scale = self._read(self._weight_bytes, self._scale_bytes, index, dtype)
+        if has_nan_scale:
+            raise self._nan_scales(np.unique(wanted))
+        gathered = values.view(len(wanted), columns * self.head_dim)
         if masked is None:
             return gathered
         padded = gathered.new_zeros(num_tokens, columns * self.head_dim)
         padded[torch.from_numpy(~masked)] = gathered
         return padded
+
+    def _check_rows(self, row_ids: npt.NDArray[np.int64]) -> None:
+        if row_ids.size and not 0 <= row_ids.min() <= row_ids.max() < self.num_rows:
+            wrong = np.unique(row_ids[(row_ids < 0) | (row_ids >= self.num_rows)])
+            raise ProtocolError(complaint("Engram rows", wrong.tolist(), f"rows in 0..{self.num_rows - 1}"))
+
+    def _nan_scales(self, row_ids: npt.NDArray[np.int64]) -> CheckpointError:
+        broken = (self._scale_bytes.index_select(0, torch.from_numpy(row_ids)) == NAN_E8M0).nonzero()
+        got = [(int(row_ids[place]), group) for place, group in broken.tolist()]
+        return CheckpointError(f"engram.embed.scale: scale byte 255 (NaN) at {got}")
 
 
 def _check(weight_bytes: Tensor, scale_bytes: Tensor) -> None:

@@ -163,6 +163,14 @@ class Kernels(Protocol):
         """(FP32 [T, D], [T, D]): routed experts weighted and added in ascending id, and the shared expert's output."""
         ...
 
+    def engram_rows(self, codes: Tensor, scales: Tensor, row_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, bool]:
+        """Values [n, K] of table rows int64 [n], rounded to BF16, in `dtype`; and whether a scale of theirs is NaN.
+
+        The table is E4M3 codes uint8 [R, K] and an E8M0 scale uint8 [R, K/32] per 32 channels, mapped or in memory.
+        Rows come in any order and number; all of them lie in the table, which nobody checks again.
+        """
+        ...
+
     def engram_gate(self, x: Tensor, key: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> Tensor:
         """FP32 [T, S]: gate of each stream; x and key [T, S, D], gains [S, D]."""
         ...

@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from flash41.engram.tables import EngramTable
 from flash41.errors import CheckpointError, ProtocolError
+from flash41.kernels.reference.engram_rows import engram_rows
 from oracles.number_formats import E4M3_MAGNITUDES
 
 ROWS, HEAD_DIM = 40, 64
@@ -26,7 +26,7 @@ def random_bytes(seed: int) -> tuple[Tensor, Tensor]:
 
 
 WEIGHT, SCALE = random_bytes(0)
-TABLE = EngramTable(WEIGHT, SCALE)
+TABLE = EngramTable(WEIGHT, SCALE, engram_rows)
 
 
 def value(row: int, channel: int) -> float:
@@ -53,7 +53,7 @@ def test_gathered_lanes_are_column_times_head_dim_plus_channel() -> None:
 def test_scale_is_a_power_of_two_per_row_and_32_channels() -> None:
     weight = torch.full((2, 64), 0x38, dtype=torch.uint8)  # 1.0
     scale = torch.tensor([[127, 120], [0, 254]], dtype=torch.uint8)
-    gathered = EngramTable(weight, scale).gather(rows([0], [1])).double()
+    gathered = EngramTable(weight, scale, engram_rows).gather(rows([0], [1])).double()
     assert gathered[:, ::32].tolist() == [[1.0, 2.0**-7], [2.0**-127, 2.0**127]]
     assert (gathered[:, :32] == gathered[:, :1]).all()
 
@@ -61,7 +61,7 @@ def test_scale_is_a_power_of_two_per_row_and_32_channels() -> None:
 def test_a_value_below_the_subnormals_of_bf16_is_rounded_to_them() -> None:
     # BF16 ends at 2^-133: 2^-6 * 2^-127 just fits, 3 * 2^-9 * 2^-127 = 3/8 of it does not.
     weight = torch.tensor([[0x08, 0x03] * 16], dtype=torch.uint8)
-    gathered = EngramTable(weight, torch.zeros(1, 1, dtype=torch.uint8)).gather(rows([0])).double()
+    gathered = EngramTable(weight, torch.zeros(1, 1, dtype=torch.uint8), engram_rows).gather(rows([0])).double()
     assert gathered[0, :2].tolist() == [2.0**-133, 0.0]
 
 
@@ -73,17 +73,23 @@ def test_gather_is_indexing_of_the_dequantised_table(wanted: list[list[int]]) ->
     assert TABLE.gather(index).equal(whole[torch.from_numpy(index)].flatten(1))
 
 
-def test_each_row_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[list[int]] = []
-    plain_rows = EngramTable.rows
+def test_the_reader_is_asked_for_the_rows_of_tokens_that_are_not_masked() -> None:
+    asked: list[tuple[list[int], torch.dtype]] = []
 
-    def recorded(table: EngramTable, row_ids: np.ndarray) -> Any:
-        read.append(row_ids.tolist())
-        return plain_rows(table, row_ids)
+    def recorded(codes: Tensor, scales: Tensor, row_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, bool]:
+        asked.append((row_ids.tolist(), dtype))
+        return engram_rows(codes, scales, row_ids, dtype)
 
-    monkeypatch.setattr(EngramTable, "rows", recorded)
-    TABLE.gather(rows([7, 7, 2], [2, 30, 7]))
-    assert read == [[2, 7, 30]]
+    table = EngramTable(WEIGHT, SCALE, recorded)
+    table.gather(rows([7, 7], [9, 9], [2, 30]), np.array([False, True, False]), torch.float32)
+    assert asked == [([7, 7, 2, 30], torch.float32)]
+
+
+@pytest.mark.parametrize("masked", [None, np.array([False, True])])
+def test_rows_in_fp32_have_the_values_of_those_in_bf16(masked: Any) -> None:
+    wide = TABLE.gather(rows([1, 2], [3, 4]), masked, torch.float32)
+    assert wide.dtype is torch.float32
+    assert wide.equal(TABLE.gather(rows([1, 2], [3, 4]), masked).float())
 
 
 def test_masked_tokens_are_zero_and_read_nothing() -> None:
@@ -109,7 +115,7 @@ def test_a_row_outside_the_table_is_refused(wrong: int) -> None:
 def test_a_nan_scale_is_refused_when_its_row_is_read() -> None:
     scale = SCALE.clone()
     scale[5, 1] = 255
-    table = EngramTable(WEIGHT, scale)
+    table = EngramTable(WEIGHT, scale, engram_rows)
     assert table.gather(rows([4, 6])).isfinite().all()
     with pytest.raises(CheckpointError, match=r"engram.embed.scale: scale byte 255 \(NaN\) at \[\(5, 1\)\]"):
         table.gather(rows([4, 5]))
@@ -127,29 +133,4 @@ def test_a_nan_scale_is_refused_when_its_row_is_read() -> None:
 )
 def test_a_table_whose_parts_disagree_is_refused(weight: Tensor, scale: Tensor, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        EngramTable(weight, scale)
-
-
-def test_rows_beyond_two_to_the_31_and_32_bytes_are_read_from_their_place(tmp_path: Path) -> None:
-    head_dim, num_rows = 256, 9 * 2**30 // 256
-    places = {0: 0x38, 2**31: 0x40, 2**32: 0x48, 2**33: 0x50, (num_rows - 1) * head_dim: 0x58}  # 1, 2, 4, 8, 16
-    weight_file, scale_file = tmp_path / "weight", tmp_path / "scale"
-    with weight_file.open("wb") as file:
-        file.truncate(num_rows * head_dim)
-        for byte, code in places.items():
-            file.seek(byte)
-            file.write(bytes([code]) * head_dim)
-    with scale_file.open("wb") as file:
-        file.truncate(num_rows * 8)
-        for byte in places:
-            file.seek(byte // head_dim * 8)
-            file.write(bytes([127]) * 8)
-    if weight_file.stat().st_blocks * 512 > 2**24:
-        pytest.skip("this file system keeps no holes")
-    table = EngramTable(
-        torch.from_numpy(np.memmap(weight_file, np.uint8, "r+", shape=(num_rows, head_dim))),
-        torch.from_numpy(np.memmap(scale_file, np.uint8, "r+", shape=(num_rows, 8))),
-    )
-    gathered = table.gather(rows([byte // head_dim for byte in places])).view(len(places), head_dim)
-    assert gathered.float().tolist() == [[value] * head_dim for value in (1.0, 2.0, 4.0, 8.0, 16.0)]
-    assert table.num_rows == num_rows
+        EngramTable(weight, scale, engram_rows)

@@ -204,6 +204,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "pool_group": (c_int, *POINTERS * 3, *COUNTS * 3),
     "fake_quantize": (c_int, c_void_p, c_int, c_void_p),
     "quantize": (c_int, c_void_p, c_int, *POINTERS * 3),
+    "table_rows": (c_int, *POINTERS * 3, *COUNTS * 4, c_int, *POINTERS * 2),
     "engram_gate": (c_int, *POINTERS * 4, c_int, c_int, c_int, c_double, *COUNTS * 3, c_void_p),
     "engram_apply": (c_int, *POINTERS * 4, *COUNTS * 3, c_int),
     "mixes": (c_int, c_void_p),

@@ -204,6 +204,28 @@ class RowOperations:
         )
         return out
 
+    def engram_rows(self, codes: Tensor, scales: Tensor, row_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, bool]:
+        """See `Kernels.engram_rows`."""
+        num_rows, width, odd = len(row_ids), codes.shape[1], ctypes.c_int32(0)
+        if dtype not in DTYPES or width % CHANNELS[FP8_32] or codes.stride(1) != 1 or scales.stride(1) != 1:
+            return self._reference.engram_rows(codes, scales, row_ids, dtype)
+        row_ids = row_ids.contiguous()
+        out = torch.empty(num_rows, width, dtype=dtype)
+        self._library.call(
+            "table_rows",
+            codes.data_ptr(),
+            scales.data_ptr(),
+            row_ids.data_ptr(),
+            width,
+            codes.stride(0),
+            scales.stride(0),
+            num_rows,
+            DTYPES[dtype],
+            out.data_ptr(),
+            ctypes.byref(odd),
+        )
+        return out, bool(odd.value)
+
     def engram_gate(self, x: Tensor, key: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> Tensor:
         """See `Kernels.engram_gate`."""
         if not {x.dtype, q_weight.dtype, k_weight.dtype} <= DTYPES.keys() or key.dtype is not x.dtype:

@@ -9,6 +9,7 @@ from flash41.kernels.reference.attention import sparse_attention
 from flash41.kernels.reference.compress import pool_group
 from flash41.kernels.reference.decoded import DEFAULT_BUDGET_BYTES, DecodedWeights
 from flash41.kernels.reference.engram import engram_apply, engram_gate
+from flash41.kernels.reference.engram_rows import engram_rows
 from flash41.kernels.reference.expert import experts
 from flash41.kernels.reference.full_attention import full_attention
 from flash41.kernels.reference.index import (
@@ -61,6 +62,7 @@ class ReferenceKernels:
     candidate_blocks = staticmethod(candidate_blocks)
     inside_blocks = staticmethod(inside_blocks)
     route = staticmethod(route)
+    engram_rows = staticmethod(engram_rows)
     engram_gate = staticmethod(engram_gate)
     engram_apply = staticmethod(engram_apply)
 

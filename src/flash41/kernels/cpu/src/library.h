@@ -30,6 +30,7 @@
 #include "attention.h"
 #include "full_attention.h"
 #include "rows.h"
+#include "table.h"
 #include "index.h"
 #include "mhc.h"
 #include "stream.h"
@@ -158,6 +159,15 @@ FLASH41_EXPORT int flash41_fake_quantize(int threads, const flash41::Rows* x, in
 FLASH41_EXPORT int flash41_quantize(int threads, const flash41::Rows* x, int kind, uint8_t* codes, uint8_t* scales,
                                     int32_t* odd) {
   return flash41::guarded([&] { flash41::quantize(threads, x, kind, codes, scales, odd); });
+}
+
+FLASH41_EXPORT int flash41_table_rows(int threads, const uint8_t* codes, const uint8_t* scales, const int64_t* ids,
+                                      int64_t width, int64_t row_bytes, int64_t scale_row_bytes, int64_t count,
+                                      int dtype, void* out, int32_t* odd) {
+  return flash41::guarded([&] {
+    flash41::Table table{codes, scales, width, row_bytes, scale_row_bytes};
+    flash41::table_rows(threads, table, ids, count, out, dtype, odd);
+  });
 }
 
 FLASH41_EXPORT int flash41_engram_gate(int threads, const void* x, const void* key, const void* q_weight,

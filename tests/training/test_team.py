@@ -1,5 +1,7 @@
 """Processes that share a step: one step of two is the mean of what each saw, and their copies stay equal."""
 
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,15 @@ from training.state import load
 from training.steps import learn
 from training.team import ALONE, Team, together
 from training.train import PEAK, Run, parse
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """Joining sets variables that commands of other tests would inherit."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def test_one_alone_sums_and_gathers_its_own() -> None:

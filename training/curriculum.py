@@ -27,11 +27,11 @@ TEXT: Mapping[str, float] = MappingProxyType({
     "stories": 4.0,
     "facts": 6.0,
     "ledger": 4.0,
-    "recall": 1.0,
-    "copying": 0.7,
-    "arithmetic": 1.5,
+    "recall": 2.0,
+    "copying": 1.2,
+    "arithmetic": 2.0,
     "tools": 2.5,
-    "greetings": 0.2,
+    "greetings": 0.4,
     "lists": 6.0,
 })  # fmt: skip
 WITH_PICTURES: Mapping[str, float] = MappingProxyType({**TEXT, "pictures": 24.0})

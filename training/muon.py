@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from training.team import ALONE, Team
+
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ROUNDS = 5
@@ -27,17 +29,26 @@ def orthogonal(matrices: Tensor) -> Tensor:
     x: Tensor = matrices / (matrices.flatten(1).norm(dim=1).view(-1, 1, 1) + 1e-7)
     for _ in range(ROUNDS):
         square = torch.bmm(x, x.mT)
-        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+        factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        factor.diagonal(dim1=-2, dim2=-1).add_(a)
+        x = torch.bmm(factor, x)
     return x
 
 
 class Muon:
     """Trains matrices [..., N, K] by name; `momenta` are those a stopped run left."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], momenta: Mapping[str, Tensor], decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        momenta: Mapping[str, Tensor],
+        decay: float,
+        team: Team = ALONE,
+    ) -> None:
         self._parameters = dict(parameters)
         self.momenta: dict[str, Tensor] = {name: one for name, one in momenta.items() if name in self._parameters}
         self._decay = decay
+        self._team = team
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
@@ -56,7 +67,7 @@ class Muon:
             self._turn(found, rate)
 
     def _turn(self, found: Sequence[tuple[nn.Parameter, Tensor]], rate: float) -> None:
-        steps = orthogonal(torch.cat([wide for _, wide in found]))
+        steps = self._team.spread(orthogonal, torch.cat([wide for _, wide in found]))
         size = STEP_SIZE * max(steps.shape[1:]) ** 0.5
         for (value, _), step in zip(found, steps.split([len(wide) for _, wide in found]), strict=True):
             turned = step if value.shape[-2] <= value.shape[-1] else step.mT

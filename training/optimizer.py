@@ -31,9 +31,11 @@ LARGEST_GRADIENT = 1.0
 class Optimizer:
     """Trains `parameters`; those of router biases are left to `balance`."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], moments: Mapping[str, Moments]) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], moments: Mapping[str, Moments], team: Team = ALONE
+    ) -> None:
         matrices = {name: value for name, value in parameters.items() if is_matrix(name, value)}
-        self._muon = Muon(matrices, {name: one.first for name, one in moments.items()}, DECAY)
+        self._muon = Muon(matrices, {name: one.first for name, one in moments.items()}, DECAY, team)
         self._matrices = matrices
         tables = {name: value for name, value in parameters.items() if _is_table(name)}
         self._tables = Tables(tables, moments)

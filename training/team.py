@@ -58,6 +58,17 @@ class Team:
         for one, part in zip(shared, flat.split([one.numel() for one in shared]), strict=True):
             one.grad = part.view_as(one)
 
+    def spread(self, work: Callable[[Tensor], Tensor], items: Tensor) -> Tensor:
+        """`work(items)` for work that does one item [n, ...] after another: each process does its part of them."""
+        if self.size == 1 or len(items) < self.size:
+            return work(items)
+        share = -(-len(items) // self.size)
+        mine = slice(self.rank * share, min(len(items), (self.rank + 1) * share))
+        done = torch.zeros_like(items)
+        done[mine] = work(items[mine])
+        dist.all_reduce(done)
+        return done
+
     def gather(self, value: Value) -> list[Value]:
         """Everybody's value, in the order of the ranks."""
         found: list[Value | None] = [value]

@@ -80,7 +80,7 @@ class Run:
         self.trained = trained = self.masters.of(*STAGES[wish.stage])
         for name, value in self.masters.parameters.items():
             value.requires_grad_(name in trained)
-        self.optimizer = Optimizer(trained, moments)
+        self.optimizer = Optimizer(trained, moments, team)
         self.token_map = TokenMap.from_tokenizer(FOLDER / "tokenizer.json", config)
         codec = ChatCodec(Tokenizer.from_file(FOLDER / "tokenizer.json"), config.tokens.image)
         self.renderer = Renderer(codec, config)

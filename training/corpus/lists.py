@@ -21,7 +21,8 @@ Turn = tuple[str, str]
 
 def sample(rng: Random, size: int) -> Sample:
     """What is told, and turns about it until the size is reached."""
-    told, ask, late = rng.choice((_pairs, _pairs, _owners, _owners, _shelves, _places))(rng, max(6, int(size * TOLD)))
+    kind = rng.choice((_pairs, _owners, _owners, _shelves, _places, _places))
+    told, ask, late = kind(rng, max(6, int(size * TOLD)))
     turns = [ask()]
     used = len(told.split())
     while used < size:

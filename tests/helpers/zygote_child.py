@@ -25,8 +25,9 @@ from helpers.zygote_client import LENGTH_BYTES
 
 READ_AT_START = ("PYTHON", "OMP_", "KMP_", "GOMP_", "MKL_", "TORCH", "LC_", "LANG", "LD_", "MALLOC_", "TZ")
 """How names of variables begin that an interpreter or a library reads once, when it starts."""
-UNDERSTOOD = ("PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONIOENCODING")
-"""Those among them that a child obeys."""
+UNDERSTOOD = ("PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "TORCHINDUCTOR_CACHE_DIR")
+"""Those among them that a child obeys.  The last is read when something is compiled, not at the start; torch sets it in
+every process in which an optimizer steps, this of the tests among them."""
 STRICT = "error"
 """The one value of PYTHONWARNINGS that is understood; the zygote itself runs under it."""
 FLUSH_FAILED = 120

@@ -34,6 +34,8 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         answer = connection.recv(64)
     if answer == DECLINED:
+        for number in PASSED_ON:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
     if not answer:

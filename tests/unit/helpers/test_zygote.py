@@ -54,6 +54,11 @@ def test_a_forked_command_does_not_import_what_is_there() -> None:
     assert run([sys.executable, "-c", FORKED]).stdout == "False\n"
 
 
+def test_what_torch_sets_where_an_optimizer_steps_does_not_end_forking() -> None:
+    found = run([*forked_python(), "-c", FORKED], env=environment() | {"TORCHINDUCTOR_CACHE_DIR": "/tmp/elsewhere"})
+    assert found.stdout == "True\n"
+
+
 @pytest.mark.parametrize(
     "variables", [{}, {"PYTHONWARNINGS": "error", "ONE": "1 ü"}, {"PYTHONUNBUFFERED": "", "PYTHONIOENCODING": "ascii"}]
 )
@@ -187,8 +192,10 @@ def test_a_signal_that_was_ignored_reaches_a_command_that_came_to_handle_it() ->
 def test_an_ignored_signal_stays_ignored() -> None:
     telling = "import signal; print(*(signal.getsignal(number) == signal.SIG_IGN for number in (1, 2, 15)))"
     for python in both():
-        found = run(["sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh", *python, "-c", telling])
-        assert found.stdout == "True True False\n"
+        for declined in ({}, {"PYTHONHASHSEED": "1"}):
+            variables = environment() | declined
+            found = run(["sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh", *python, "-c", telling], env=variables)
+            assert found.stdout == "True True False\n"
 
 
 def test_who_is_killed_takes_the_command_along() -> None:

@@ -20,10 +20,8 @@ from flash41.config.topology import topology
 from flash41.engine.load import LoadedModel
 from flash41.kernels.reference.index import index_scores_bf16_chain
 from flash41.tools.traces import trace
-from helpers.backends import REFERENCE
 from helpers.feeding import Feeder, one_shot
 from helpers.golden_judge import CHECKPOINT, Array
-from helpers.model_fixtures import models_of
 from helpers.models import Models
 
 EXACT = (Profile.VENDOR, Profile.ATOM, Profile.FP32)
@@ -46,18 +44,9 @@ def models(models_of_backends: Models) -> Models:
     return models_of_backends
 
 
-CASES = [
-    *(("cpu", name, profile) for name in ("tiny-a", "second") for profile in EXACT),
-    *((REFERENCE, "tiny-a", profile) for profile in EXACT),
-    (REFERENCE, "second", Profile.VENDOR),
-]
-"""Backend, checkpoint and profile: every pair of them, and all three on the quicker backend."""
-
-
-@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2].value}")
-def model(request: pytest.FixtureRequest, second_checkpoint: Path) -> LoadedModel:
-    backend, name, profile = request.param
-    return models_of(backend)(CHECKPOINT if name == "tiny-a" else second_checkpoint, profile)
+@pytest.fixture(params=EXACT, ids=lambda profile: profile.value)
+def model(request: pytest.FixtureRequest, models: Models, checkpoint: Path) -> LoadedModel:
+    return models(checkpoint, request.param)
 
 
 class Once:
@@ -113,8 +102,6 @@ def test_every_traced_point_is_the_same_token_by_token_and_in_chunks(
     chunks: Lengths, model: LoadedModel, once: Once
 ) -> None:
     # Logits, selections, candidates, rows, everything.  What grows with the context is padded as in one forward.
-    if chunks == (1,) and model.kernels.name == REFERENCE and model.profile is not Profile.VENDOR:
-        chunks = (9, 1, 1, 1, 1, 9)  # single steps at all phases of pairs and groups; all of them would take long
     key = (model.kernels.name, model.directory, model.profile, "trace")
     whole: dict[str, Array] = once(key, lambda: trace(model, tokens(LENGTH)))
     split = trace(model, tokens(LENGTH), chunks)

@@ -54,9 +54,8 @@ def test_a_forked_command_does_not_import_what_is_there() -> None:
     assert run([sys.executable, "-c", FORKED]).stdout == "False\n"
 
 
-def test_what_torch_sets_where_an_optimizer_steps_does_not_end_forking() -> None:
-    found = run([*forked_python(), "-c", FORKED], env=environment() | {"TORCHINDUCTOR_CACHE_DIR": "/tmp/elsewhere"})
-    assert found.stdout == "True\n"
+def test_what_torch_sets_where_an_optimizer_steps_does_not_end_forking(tmp_path: Path) -> None:
+    assert forked(FORKED, env=environment() | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}).stdout == "True\n"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from flash41 import LLM, SamplingParams
-from flash41.checkpoint.default import default_config, default_tokenizer_files
+from flash41.checkpoint.embedded import tiny_config, tiny_tokenizer_files
 from flash41.checkpoint.release import release_config
 from flash41.checkpoint.residence import WeightSizes, weight_sizes
 from flash41.checkpoint.stored import Scope
@@ -27,11 +27,11 @@ def slice_in(folder: Path, quick: bool, layers: int, experts: int, engram: bool 
     """A slice of the release, or with `quick` one of the embedded default, in a folder."""
     directory = folder / "slice"
     if quick:
-        files = default_tokenizer_files()
+        files = tiny_tokenizer_files()
         tokenizer = folder / "tokenizer.json"
         tokenizer.write_bytes(files["tokenizer.json"])
         wish = SliceWish(layers=4, experts=12, engram_rows=600 if engram else None)
-        make_slice(directory, default_config(), wish, SEED, tokenizer)
+        make_slice(directory, tiny_config(), wish, SEED, tokenizer)
         for name in files.keys() - {"tokenizer.json"}:
             (directory / name).write_bytes(files[name])
     else:

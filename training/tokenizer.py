@@ -2,7 +2,7 @@
 
     ids 0, 1, 2          BOS, EOS, pad
     3 .. N-1             256 bytes, then merges, most frequent first
-    N ..                 the other control tokens, in the order of the embedded default's tokenizer
+    N ..                 the other control tokens, in the order of the tokenizer of small random checkpoints
 
 It is trained on what the codec renders, so the preambles of tools and reasoning cost few tokens; digits are left out of
 the training text, so a number is spelled digit by digit.  The same corpus gives the same file.
@@ -20,7 +20,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from flash41.chat.conversation import ChatCodec
 from flash41.chat.tokenizer import Tokenizer
-from flash41.checkpoint.default import default_tokenizer_files
+from flash41.checkpoint.embedded import tiny_tokenizer_files
 from flash41.config.architecture import ModelConfig
 from flash41.config.huggingface import config_from_dict
 from flash41.engram.vocabulary import token_map
@@ -60,7 +60,7 @@ def files(tokenizer: tokenizers.Tokenizer) -> dict[str, bytes]:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return {
         "tokenizer.json": text.encode() + b"\n",
-        "tokenizer_config.json": default_tokenizer_files()["tokenizer_config.json"],
+        "tokenizer_config.json": tiny_tokenizer_files()["tokenizer_config.json"],
     }
 
 
@@ -110,7 +110,7 @@ def _without_digits(text: str) -> str:
 
 def _added_tokens() -> list[dict[str, Any]]:
     """Control tokens in the order of their ids."""
-    document = json.loads(default_tokenizer_files()["tokenizer.json"])
+    document = json.loads(tiny_tokenizer_files()["tokenizer.json"])
     return sorted(document["added_tokens"], key=lambda token: int(token["id"]))
 
 
@@ -125,7 +125,7 @@ def _bytes_only() -> tokenizers.Tokenizer:
 
 def _dressed(bare: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """The release's pre-tokenizer and decoder around a model."""
-    released = tokenizers.Tokenizer.from_str(default_tokenizer_files()["tokenizer.json"].decode())
+    released = tokenizers.Tokenizer.from_str(tiny_tokenizer_files()["tokenizer.json"].decode())
     bare.pre_tokenizer = released.pre_tokenizer
     bare.decoder = decoders.ByteLevel()
     bare.post_processor = processors.ByteLevel(trim_offsets=False)

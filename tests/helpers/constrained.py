@@ -10,11 +10,11 @@ import numpy as np
 from flash41.chat.constraints import AnswerConstraint, AnswerConstraints
 from flash41.chat.conversation import ChatCodec
 from flash41.chat.watching import ChatWatcher, ParsedAnswer
-from helpers.default_tokenizer import DEFAULT_IMAGE_ID, DEFAULT_TOKENIZER
+from helpers.tiny_tokenizer import TINY_IMAGE_ID, TINY_TOKENIZER
 
 EOS = 1
 VOCAB_SIZE = 1024
-CODEC = ChatCodec.from_directory(DEFAULT_TOKENIZER, DEFAULT_IMAGE_ID)
+CODEC = ChatCodec.from_directory(TINY_TOKENIZER, TINY_IMAGE_ID)
 CONSTRAINTS = AnswerConstraints(CODEC, VOCAB_SIZE, EOS)
 CHAT: Mapping[str, Any] = {"thinking": {"type": "disabled"}}
 

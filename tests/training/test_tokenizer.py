@@ -5,7 +5,7 @@ import pytest
 
 from flash41.chat.conversation import ChatCodec
 from flash41.chat.tokenizer import Tokenizer
-from flash41.checkpoint.default import default_tokenizer_files
+from flash41.checkpoint.embedded import tiny_tokenizer_files
 from flash41.engram.vocabulary import TokenMap
 from training.corpus import tools
 from training.corpus.render import body
@@ -24,7 +24,7 @@ def test_the_same_corpus_gives_the_same_file(small: dict[str, bytes]) -> None:
 def test_every_control_token_of_the_release_is_there_in_the_releases_order(small: dict[str, bytes]) -> None:
     ours, theirs = (
         [(token["content"], token["special"]) for token in json.loads(document["tokenizer.json"])["added_tokens"]]
-        for document in (small, default_tokenizer_files())
+        for document in (small, tiny_tokenizer_files())
     )
     assert ours == theirs
     ids = [token["id"] for token in json.loads(small["tokenizer.json"])["added_tokens"]]

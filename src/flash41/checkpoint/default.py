@@ -20,9 +20,7 @@ import platformdirs
 from torch import Tensor
 
 from flash41.checkpoint.directory import survey
-from flash41.checkpoint.embedded import TOKENIZER_FILES
-from flash41.checkpoint.embedded import default_config as default_config
-from flash41.checkpoint.embedded import default_tokenizer_files as default_tokenizer_files
+from flash41.checkpoint.embedded import TOKENIZER_FILES, tiny_config, tiny_tokenizer_files
 from flash41.checkpoint.synthetic import synthetic_weights
 from flash41.checkpoint.writer import write_checkpoint
 from flash41.errors import CheckpointError
@@ -56,7 +54,7 @@ def default_checkpoint(progress: Progress | None = None) -> Path:
 
 def write_default(directory: Path, progress: Progress | None = None, force: bool = False) -> None:
     """Writes the embedded default to a directory; raises CheckpointError if it exists and `force` is not given."""
-    config = default_config()
+    config = tiny_config()
     stored = synthetic_weights(config, SEED)
 
     def weights(name: str) -> Tensor:
@@ -70,7 +68,7 @@ def write_default(directory: Path, progress: Progress | None = None, force: bool
         config,
         weights,
         num_shards=NUM_SHARDS,
-        tokenizer_files={**default_tokenizer_files(), **extra},
+        tokenizer_files={**tiny_tokenizer_files(), **extra},
         force=force,
     )
 

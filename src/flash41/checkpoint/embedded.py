@@ -1,4 +1,7 @@
-"""Configuration and tokenizer of the embedded default, as the package ships them; its weights are made in `default`."""
+"""Configurations and tokenizers that the package ships.
+
+data/tiny      widths of the small random checkpoints that `flash41 make-tiny` writes; they have no weights
+"""
 
 import json
 from importlib.resources import files
@@ -9,15 +12,15 @@ from flash41.config.huggingface import config_from_dict
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def default_config() -> ModelConfig:
-    """Configuration of the embedded default."""
-    return config_from_dict(json.loads(_data("config.json")))
+def tiny_config() -> ModelConfig:
+    """Configuration of a small random checkpoint."""
+    return config_from_dict(json.loads(_data("tiny", "config.json")))
 
 
-def default_tokenizer_files() -> dict[str, bytes]:
-    """Tokenizer of the embedded default, by file name."""
-    return {name: _data(name) for name in TOKENIZER_FILES}
+def tiny_tokenizer_files() -> dict[str, bytes]:
+    """Tokenizer of a small random checkpoint, by file name."""
+    return {name: _data("tiny", name) for name in TOKENIZER_FILES}
 
 
-def _data(name: str) -> bytes:
-    return (files("flash41.checkpoint") / "data" / "default" / name).read_bytes()
+def _data(folder: str, name: str) -> bytes:
+    return (files("flash41.checkpoint") / "data" / folder / name).read_bytes()

@@ -47,7 +47,7 @@ def make_checkpoint(
     can be tried on any machine. It has no tokenizer, and its weights read as zero.
 
     --slice: every width is the model's, and an engine can run it. Of the release, 4 layers have all modes of attention,
-    and 16 experts make 5 GB. The tokenizer is the one beside the configuration, else that of the embedded checkpoint.
+    and 16 experts make 5 GB. The tokenizer is the one beside the configuration, else the small one of `make-tiny`.
     """
     if sparse == (parts is not None):
         raise typer.BadParameter(ONE_KIND, param_hint="--sparse or --slice")

@@ -12,14 +12,14 @@ def make_tiny(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to make.")],
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="F", help="config.json of any widths. [default: the embedded default's]"),
+        typer.Option("--config", metavar="F", help="config.json of any widths. [default: a small one of its own]"),
     ] = None,
     tokenizer: Annotated[
         Path | None,
         typer.Option(
             "--tokenizer",
             metavar="F",
-            help="tokenizer.json that fits it. [default: the one beside --config, else the embedded default's]",
+            help="tokenizer.json that fits it. [default: the one beside --config, else a small one of its own]",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the weights.")] = 41,
@@ -30,10 +30,10 @@ def make_tiny(
     from rich.progress import Progress
 
     from flash41.checkpoint.schema import schema
+    from flash41.tools.tiny import config_to_fill, tokenizer_beside
     from flash41.tools.tiny import make_tiny as make
-    from flash41.tools.tiny import tiny_config, tokenizer_beside
 
-    model = tiny_config(config)
+    model = config_to_fill(config)
     count = len(schema(model))
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

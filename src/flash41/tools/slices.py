@@ -9,7 +9,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from flash41.checkpoint.default import default_config, default_tokenizer_files
+from flash41.checkpoint.embedded import tiny_config, tiny_tokenizer_files
 from flash41.checkpoint.schema import schema
 from flash41.checkpoint.streaming import Progress, write_random
 from flash41.config.architecture import ModelConfig
@@ -35,7 +35,7 @@ def make_slice(
     """
     model = sliced(config, wish)
     if tokenizer is None:
-        model = _with_default_tokenizer(model)
+        model = _with_tiny_tokenizer(model)
         files = padded_tokenizer(model.vocab_size)
     else:
         TokenMap.from_tokenizer(tokenizer, model)
@@ -51,18 +51,18 @@ def num_bytes(config: ModelConfig) -> int:
 
 def padded_tokenizer(vocab_size: int) -> dict[str, bytes]:
     """Files of the embedded default's tokenizer with a token for every id of a larger vocabulary."""
-    files = default_tokenizer_files()
+    files = tiny_tokenizer_files()
     document = json.loads(files[TOKENIZER_FILE])
     vocabulary: dict[str, int] = document["model"]["vocab"]
     # A reader gives an added token the next free id unless the vocabulary names it.
     vocabulary |= {token["content"]: token["id"] for token in document["added_tokens"]}
-    vocabulary |= {f"<id{token_id}>": token_id for token_id in range(default_config().vocab_size, vocab_size)}
+    vocabulary |= {f"<id{token_id}>": token_id for token_id in range(tiny_config().vocab_size, vocab_size)}
     return {**files, TOKENIZER_FILE: json.dumps(document, ensure_ascii=False).encode()}
 
 
-def _with_default_tokenizer(config: ModelConfig) -> ModelConfig:
+def _with_tiny_tokenizer(config: ModelConfig) -> ModelConfig:
     """The same model with the special ids and the token classes of the padded tokenizer."""
-    default = default_config()
+    default = tiny_config()
     num_more = config.vocab_size - default.vocab_size
     if num_more < 0:
         expected = f"at least the {default.vocab_size} ids of the tokenizer that a model without one is given"

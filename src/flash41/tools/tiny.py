@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from flash41.checkpoint.default import default_config, default_tokenizer_files
+from flash41.checkpoint.embedded import tiny_config, tiny_tokenizer_files
 from flash41.checkpoint.synthetic import synthetic_weights
 from flash41.checkpoint.writer import write_checkpoint
 from flash41.config.architecture import ModelConfig
@@ -19,9 +19,9 @@ BYTES_PER_SHARD = 256 << 20
 """Largest shard a small checkpoint is cut into."""
 
 
-def tiny_config(path: Path | None) -> ModelConfig:
-    """The configuration to fill: the embedded default's, or the config.json at `path`."""
-    return default_config() if path is None else read_config(path)
+def config_to_fill(path: Path | None) -> ModelConfig:
+    """The configuration to fill: that of small random checkpoints, or the config.json at `path`."""
+    return tiny_config() if path is None else read_config(path)
 
 
 def tokenizer_beside(path: Path | None) -> Path | None:
@@ -42,8 +42,8 @@ def make_tiny(
 ) -> None:
     """Writes random weights for `config` with a tokenizer that fits it.
 
-    `tokenizer` names a tokenizer.json; without one the embedded default's is used.  Raises ConfigError before anything
-    is made when the tokenizer's token map does not have the classes the configuration asks for (rule N15).
+    `tokenizer` names a tokenizer.json; without one that of small random checkpoints is used.  Raises ConfigError before
+    anything is made when the tokenizer's token map does not have the classes the configuration asks for (rule N15).
     """
     stored = synthetic_weights(config, seed)
 
@@ -64,17 +64,17 @@ def make_tiny(
 
 def _tokenizer_files(config: ModelConfig, tokenizer: Path | None) -> dict[str, bytes]:
     if tokenizer is None:
-        _check_default_fits(config)
-        return default_tokenizer_files()
+        _check_small_one_fits(config)
+        return tiny_tokenizer_files()
     TokenMap.from_tokenizer(tokenizer, config)
     sidecar = tokenizer.with_name("tokenizer_config.json")
     extra = {sidecar.name: sidecar.read_bytes()} if sidecar.is_file() else {}
     return {TOKENIZER_FILE: tokenizer.read_bytes(), **extra}
 
 
-def _check_default_fits(config: ModelConfig) -> None:
-    own, default = _tokenizer_facts(config), _tokenizer_facts(default_config())
-    remedy = "that of the embedded default's tokenizer; name another tokenizer.json with --tokenizer"
+def _check_small_one_fits(config: ModelConfig) -> None:
+    own, default = _tokenizer_facts(config), _tokenizer_facts(tiny_config())
+    remedy = "that of the small tokenizer of the package; name another tokenizer.json with --tokenizer"
     faults = [complaint(name, own[name], str(default[name]), remedy) for name in own if own[name] != default[name]]
     if faults:
         raise ConfigError(combined(faults))

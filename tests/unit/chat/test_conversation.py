@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from flash41.chat.conversation import ChatCodec, Message, ToolCall
 from flash41.chat.tokenizer import Tokenizer
 from flash41.errors import ConfigError, RequestError
-from helpers.default_tokenizer import DEFAULT_IMAGE_ID, DEFAULT_TOKENIZER
+from helpers.tiny_tokenizer import TINY_IMAGE_ID, TINY_TOKENIZER
 
 CASES = json.loads((Path(__file__).parents[2] / "data/chat/chat_encode.json").read_text(encoding="utf-8"))["cases"]
-CODEC = ChatCodec.from_directory(DEFAULT_TOKENIZER, DEFAULT_IMAGE_ID)
+CODEC = ChatCodec.from_directory(TINY_TOKENIZER, TINY_IMAGE_ID)
 FIRST_CONTROL_ID = 999
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Get weather"}}
 TEXTS = st.text(
@@ -39,7 +39,7 @@ def test_the_official_encoder_gives_the_same_ids_with_the_small_tokenizer(case: 
     official = (
         recipe.DeepseekV41Encoding()
         .with_special_tokens(recipe.SpecialTokens(image="<｜deepseek_image｜>"))
-        .with_tokenizer(recipe.Tokenizer.from_file(str(DEFAULT_TOKENIZER / "tokenizer.json")))
+        .with_tokenizer(recipe.Tokenizer.from_file(str(TINY_TOKENIZER / "tokenizer.json")))
     )
     assert list(CODEC.encode(conversation).ids) == official.encode(conversation.request.conversation)
 
@@ -185,9 +185,9 @@ def test_an_impossible_body_is_refused_with_its_reason(messages: list[dict[str, 
         CODEC.convert({"messages": messages})
 
 
-@pytest.mark.parametrize("image_id", [DEFAULT_IMAGE_ID, 1014])
+@pytest.mark.parametrize("image_id", [TINY_IMAGE_ID, 1014])
 def test_each_image_becomes_the_configured_id(image_id: int) -> None:
-    codec = ChatCodec.from_directory(DEFAULT_TOKENIZER, image_id)
+    codec = ChatCodec.from_directory(TINY_TOKENIZER, image_id)
     spelling = codec.tokenizer.token_text(image_id)
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     content = [{"type": "text", "text": f"typed {spelling}"}, picture, {"type": "text", "text": "b"}, picture]
@@ -200,18 +200,18 @@ def test_each_image_becomes_the_configured_id(image_id: int) -> None:
 @pytest.mark.parametrize("image_id", [-1, 1024, 300])
 def test_an_image_id_that_is_no_control_token_is_refused(image_id: int) -> None:
     with pytest.raises(ConfigError, match=f"image_token_id: got {image_id}, expected a"):
-        ChatCodec.from_directory(DEFAULT_TOKENIZER, image_id)
+        ChatCodec.from_directory(TINY_TOKENIZER, image_id)
 
 
 def test_every_missing_control_token_is_named(tmp_path: Path) -> None:
-    document = json.loads((DEFAULT_TOKENIZER / "tokenizer.json").read_text(encoding="utf-8"))
+    document = json.loads((TINY_TOKENIZER / "tokenizer.json").read_text(encoding="utf-8"))
     for token in document["added_tokens"]:
         if token["content"] in ("<think>", "<｜latest_reminder｜>"):
             token["content"] += "?"
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(ConfigError, match="no token <think>, <｜latest_reminder｜"):
-        ChatCodec(Tokenizer.from_file(path), DEFAULT_IMAGE_ID)
+        ChatCodec(Tokenizer.from_file(path), TINY_IMAGE_ID)
 
 
 def test_parallel_calls_are_allowed_unless_the_body_says_no() -> None:

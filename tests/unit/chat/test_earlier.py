@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from flash41.chat.conversation import ChatCodec, Prompt
 from flash41.chat.parsing import DeltaKind
 from flash41.errors import RequestError
-from helpers.default_tokenizer import DEFAULT_IMAGE_ID, DEFAULT_TOKENIZER
+from helpers.tiny_tokenizer import TINY_IMAGE_ID, TINY_TOKENIZER
 
-CODEC = ChatCodec.from_directory(DEFAULT_TOKENIZER, DEFAULT_IMAGE_ID)
+CODEC = ChatCodec.from_directory(TINY_TOKENIZER, TINY_IMAGE_ID)
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 CHAT_MODE = {"thinking": {"type": "disabled"}}
 EOS = "<｜end▁of▁sentence｜>"
@@ -213,7 +213,7 @@ def test_pictures_of_the_context_are_left_out() -> None:
     whole = prompt_of([seen("a"), assistant("A"), seen("b")])
     part = prompt_of([seen("b")], context=[seen("a"), assistant("A")])
     assert len(whole.images) == 2
-    assert len(part.images) == part.ids.count(DEFAULT_IMAGE_ID) == 1
+    assert len(part.images) == part.ids.count(TINY_IMAGE_ID) == 1
     assert str(part.images[0]) == str(whole.images[1])
 
 

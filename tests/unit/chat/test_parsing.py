@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from flash41.chat.conversation import ChatCodec, Message
 from flash41.chat.parsing import Delta, DeltaKind, StreamParser
 from flash41.errors import RequestError
-from helpers.default_tokenizer import DEFAULT_IMAGE_ID, DEFAULT_TOKENIZER
+from helpers.tiny_tokenizer import TINY_IMAGE_ID, TINY_TOKENIZER
 
 CASES = json.loads((Path(__file__).parents[2] / "data/chat/chat_parse.json").read_text(encoding="utf-8"))["cases"]
-CODEC = ChatCodec.from_directory(DEFAULT_TOKENIZER, DEFAULT_IMAGE_ID)
+CODEC = ChatCodec.from_directory(TINY_TOKENIZER, TINY_IMAGE_ID)
 SINGLE_BYTES = {CODEC.tokenizer.token_bytes(token_id): token_id for token_id in range(3, 259)}
 
 

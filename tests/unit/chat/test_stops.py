@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from flash41.chat.stops import TextWatcher, check_stop
 from flash41.chat.tokenizer import Tokenizer
 from flash41.errors import RequestError
-from helpers.default_tokenizer import DEFAULT_TOKENIZER
 from helpers.serving import default_codec
+from helpers.tiny_tokenizer import TINY_TOKENIZER
 
 EOS = 1
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.from_file(DEFAULT_TOKENIZER / "tokenizer.json")
+    return Tokenizer.from_file(TINY_TOKENIZER / "tokenizer.json")
 
 
 def fed(tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str]) -> tuple[TextWatcher, int]:
@@ -95,7 +95,7 @@ def test_the_string_complete_first_counts_and_of_two_the_longer(tokenizer: Token
     data=st.data(),
 )
 def test_the_cut_does_not_depend_on_the_tokens(text: str, stop: list[str], data: st.DataObject) -> None:
-    tokenizer = Tokenizer.from_file(DEFAULT_TOKENIZER / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(TINY_TOKENIZER / "tokenizer.json")
     expected = text
     for end in range(len(text) + 1):
         starts = [end - len(string) for string in stop if text[:end].endswith(string)]

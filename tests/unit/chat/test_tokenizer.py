@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from flash41.chat.tokenizer import Tokenizer
 from flash41.errors import ConfigError, RequestError
-from helpers.default_tokenizer import DEFAULT_TOKENIZER
+from helpers.tiny_tokenizer import TINY_TOKENIZER
 
 VECTORS = json.loads((Path(__file__).parents[2] / "data/chat/tokenizer.json").read_text(encoding="utf-8"))
-SMALL = Tokenizer.from_file(DEFAULT_TOKENIZER / "tokenizer.json")
-LIBRARY = tokenizers.Tokenizer.from_file(str(DEFAULT_TOKENIZER / "tokenizer.json"))
+SMALL = Tokenizer.from_file(TINY_TOKENIZER / "tokenizer.json")
+LIBRARY = tokenizers.Tokenizer.from_file(str(TINY_TOKENIZER / "tokenizer.json"))
 EVERY_ID = st.integers(min_value=0, max_value=SMALL.vocab_size - 1)
 
 
@@ -130,7 +130,7 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_tokenizer_that_is_not_byte_level_is_refused(tmp_path: Path) -> None:
-    document = json.loads((DEFAULT_TOKENIZER / "tokenizer.json").read_text(encoding="utf-8"))
+    document = json.loads((TINY_TOKENIZER / "tokenizer.json").read_text(encoding="utf-8"))
     document["decoder"] = None
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(document), encoding="utf-8")

@@ -7,7 +7,7 @@ from flash41.chat.conversation import ChatCodec
 from flash41.chat.parsing import EngineFinish
 from flash41.chat.watching import ChatWatcher, ParsedAnswer
 from flash41.errors import RequestError
-from helpers.default_tokenizer import DEFAULT_IMAGE_ID, DEFAULT_TOKENIZER
+from helpers.tiny_tokenizer import TINY_IMAGE_ID, TINY_TOKENIZER
 
 EOS = 1
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
@@ -19,7 +19,7 @@ CALLS = (
 
 @pytest.fixture(scope="module")
 def codec() -> ChatCodec:
-    return ChatCodec.from_directory(DEFAULT_TOKENIZER, DEFAULT_IMAGE_ID)
+    return ChatCodec.from_directory(TINY_TOKENIZER, TINY_IMAGE_ID)
 
 
 def answered(

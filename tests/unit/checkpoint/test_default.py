@@ -14,8 +14,8 @@ from flash41.checkpoint.default import (
     VERSION,
     VERSION_FILE,
     default_checkpoint,
-    default_config,
-    default_tokenizer_files,
+    tiny_config,
+    tiny_tokenizer_files,
     write_default,
 )
 from flash41.checkpoint.headers import read_header
@@ -64,7 +64,7 @@ def test_it_is_made_at_first_use_in_the_cache_directory(cache: Path, default_dir
 def test_progress_names_every_tensor_once(cache: Path) -> None:
     names: list[str] = []
     default_checkpoint(names.append)
-    assert sorted(names) == sorted(schema(default_config()))
+    assert sorted(names) == sorted(schema(tiny_config()))
 
 
 def test_the_second_use_makes_nothing(cache: Path) -> None:
@@ -190,7 +190,7 @@ def test_two_users_that_start_together_end_with_one_checkpoint_made_once(cache: 
     with ThreadPoolExecutor(2) as pool:
         directories = set(pool.map(use, made))
     assert directories == {cache / "flash41" / "default"}
-    assert sorted(map(len, made)) == [0, len(schema(default_config()))]
+    assert sorted(map(len, made)) == [0, len(schema(tiny_config()))]
     assert digest(cache / "flash41" / "default") == digest(default_directory)
 
 
@@ -209,14 +209,14 @@ def test_it_is_written_where_one_asks_but_over_nothing(tmp_path: Path, default_d
 
 
 def test_its_classes_are_those_of_the_shipped_tokenizer(tmp_path: Path) -> None:
-    config = default_config()
+    config = tiny_config()
     path = tmp_path / "tokenizer.json"
-    path.write_bytes(default_tokenizer_files()["tokenizer.json"])
+    path.write_bytes(tiny_tokenizer_files()["tokenizer.json"])
     assert TokenMap.from_tokenizer(path, config).num_classes == config.engram.compressed_vocab_size
 
 
 def test_its_configuration_is_the_shipped_one(default_directory: Path) -> None:
-    shipped = Path(module.__file__).parent / "data" / "default" / "config.json"
+    shipped = Path(module.__file__).parent / "data" / "tiny" / "config.json"
     assert json.loads((default_directory / "config.json").read_text()) == json.loads(shipped.read_text())
 
 

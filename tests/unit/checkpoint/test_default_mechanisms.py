@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flash41.checkpoint.default import default_config
+from flash41.checkpoint.embedded import tiny_config
 from flash41.config.run import Profile
 from flash41.config.topology import LayerMode, topology
 from flash41.engine.load import load_model
@@ -26,7 +26,7 @@ def traced(default_directory: Path) -> dict[str, Array]:
 
 
 def test_all_layer_modes_and_both_ratios_are_there() -> None:
-    layers = topology(default_config()).layers
+    layers = topology(tiny_config()).layers
     assert {layer.mode for layer in layers} == set(LayerMode)
     assert {layer.ratio for layer in layers} == {0, 1, 2}
     assert any(layer.produces_candidates for layer in layers)
@@ -34,7 +34,7 @@ def test_all_layer_modes_and_both_ratios_are_there() -> None:
 
 
 def test_the_parts_around_the_layers_are_there() -> None:
-    config = default_config()
+    config = tiny_config()
     assert len(config.engram.layer_ids) == 2
     assert config.dspark.num_stages == 3
     assert config.mhc.streams == 4
@@ -44,7 +44,7 @@ def test_the_parts_around_the_layers_are_there() -> None:
 
 
 def test_the_candidate_source_drops_blocks_that_are_visible(traced: dict[str, Array]) -> None:
-    config = default_config().indexer
+    config = tiny_config().indexer
     candidates = traced[f"trace/L{config.candidate_source_layer_id}.index.candidates"]
     num_visible = np.arange(1, LENGTH + 1)
     num_blocks = -(-num_visible // config.candidate_block_size)
@@ -59,7 +59,7 @@ def test_the_candidate_source_drops_blocks_that_are_visible(traced: dict[str, Ar
 
 
 def test_a_bounded_scorer_selects_other_rows_than_it_would_unbounded(traced: dict[str, Array]) -> None:
-    config = default_config()
+    config = tiny_config()
     (bounded,) = (layer.layer_id for layer in topology(config).layers if layer.bounded_by_candidates)
     scores, selected = (traced[f"trace/L{bounded}.index.{name}"] for name in ("scores", "selected"))
     topk, differing = config.indexer.topk, 0
@@ -71,7 +71,7 @@ def test_a_bounded_scorer_selects_other_rows_than_it_would_unbounded(traced: dic
 
 
 def test_both_engram_tables_gates_and_all_experts_are_used(traced: dict[str, Array]) -> None:
-    config = default_config()
+    config = tiny_config()
     for layer_id in config.engram.layer_ids:
         assert len(np.unique(traced[f"trace/L{layer_id}.engram.rows"])) > 100
     for layer_id in range(config.num_layers):

@@ -2,12 +2,12 @@
 
 import json
 
-from flash41.checkpoint.embedded import TOKENIZER_FILES, default_config, default_tokenizer_files
+from flash41.checkpoint.embedded import TOKENIZER_FILES, tiny_config, tiny_tokenizer_files
 
 
 def test_configuration_and_tokenizer_fit() -> None:
-    files = default_tokenizer_files()
+    files = tiny_tokenizer_files()
     assert tuple(files) == TOKENIZER_FILES
     document = json.loads(files["tokenizer.json"])
-    assert len(document["model"]["vocab"]) < default_config().vocab_size
-    assert default_config().dspark.num_stages == 3
+    assert len(document["model"]["vocab"]) < tiny_config().vocab_size
+    assert tiny_config().dspark.num_stages == 3

@@ -13,10 +13,10 @@ from flash41.engine.llm import LLM
 from flash41.engine.request import SamplingParams
 from flash41.errors import ConfigError, Flash41Error, KernelError, RequestError
 from helpers.command_line import invoke
-from helpers.default_tokenizer import DEFAULT_IMAGE_ID, DEFAULT_TOKENIZER
 from helpers.golden_judge import CHECKPOINT
 from helpers.image_files import encoded, pattern
 from helpers.scripted import SAMPLER, scripted
+from helpers.tiny_tokenizer import TINY_IMAGE_ID, TINY_TOKENIZER
 
 BOS, EOS = 0, 1
 SHORT = ("--max-tokens", "4", "--seed", "5")
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.usefixtures("user_cache")
 
 @pytest.fixture(scope="module")
 def codec() -> ChatCodec:
-    return ChatCodec.from_directory(DEFAULT_TOKENIZER, DEFAULT_IMAGE_ID)
+    return ChatCodec.from_directory(TINY_TOKENIZER, TINY_IMAGE_ID)
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.from_file(DEFAULT_TOKENIZER / "tokenizer.json")
+    return Tokenizer.from_file(TINY_TOKENIZER / "tokenizer.json")
 
 
 def document(*arguments: str | Path) -> dict[str, Any]:
@@ -279,16 +279,16 @@ def test_pictures_stand_in_front_of_the_text_and_their_cost_is_told(pictures: li
     costs = [image["tokens"] for image in found["images"]]
     assert costs == [10, 14]
     assert found["images"][0] == {"file": str(pictures[0]), "tokens": 10, "width": 98, "height": 84}
-    assert found["prompt_ids"].count(DEFAULT_IMAGE_ID) == sum(costs)
-    assert found["prompt_ids"].index(DEFAULT_IMAGE_ID) == 2  # behind BOS and the user's token
+    assert found["prompt_ids"].count(TINY_IMAGE_ID) == sum(costs)
+    assert found["prompt_ids"].index(TINY_IMAGE_ID) == 2  # behind BOS and the user's token
     assert "undrafted_because" not in found
     again = document("hi", "--image", pictures[1], "--image", pictures[0], *SHORT)
     assert again["output_ids"] != found["output_ids"] or again["prompt_ids"] != found["prompt_ids"]
 
 
 def test_ids_have_a_placeholder_for_each_picture(pictures: list[Path]) -> None:
-    found = document("--token-ids", f"0,5,{DEFAULT_IMAGE_ID},6", "--image", pictures[0], *SHORT)
-    assert found["prompt_ids"] == [0, 5, *[DEFAULT_IMAGE_ID] * 10, 6]
+    found = document("--token-ids", f"0,5,{TINY_IMAGE_ID},6", "--image", pictures[0], *SHORT)
+    assert found["prompt_ids"] == [0, 5, *[TINY_IMAGE_ID] * 10, 6]
     refused = invoke("generate", "--token-ids", "0,5", "--image", pictures[0])
     assert isinstance(refused.exception, RequestError)
     assert "placeholders of images (id 1015): got 0, expected one for each of 1 images" in str(refused.exception)

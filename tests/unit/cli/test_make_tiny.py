@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flash41.checkpoint.default import default_config
+from flash41.checkpoint.embedded import tiny_config
 from flash41.checkpoint.schema import schema
 from flash41.cli.main import run
 from flash41.errors import CheckpointError, ConfigError
@@ -21,7 +21,7 @@ def digests(directory: Path) -> dict[str, str]:
 def test_the_embedded_default_is_made_unless_told_otherwise(tmp_path: Path, default_directory: Path) -> None:
     result = invoke("make-tiny", tmp_path / "out")
     assert result.exit_code == 0, result.exception
-    assert result.output == f"{tmp_path / 'out'}: {len(schema(default_config()))} tensors, seed 41\n"
+    assert result.output == f"{tmp_path / 'out'}: {len(schema(tiny_config()))} tensors, seed 41\n"
     assert examine(tmp_path / "out").faults == ()
     found, expected = digests(tmp_path / "out"), digests(default_directory)
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):

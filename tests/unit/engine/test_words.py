@@ -12,7 +12,7 @@ from flash41.config.huggingface import config_from_dict
 from flash41.engine.request import SamplingParams
 from flash41.engine.words import Words
 from flash41.errors import ConfigError, RequestError
-from helpers.default_tokenizer import DEFAULT_TOKENIZER
+from helpers.tiny_tokenizer import TINY_TOKENIZER
 
 FORMAT = {"type": "json_object"}
 
@@ -24,7 +24,7 @@ def config(default_directory: Path) -> ModelConfig:
 
 @pytest.fixture(scope="module")
 def words(config: ModelConfig) -> Words:
-    return Words(Tokenizer.from_file(DEFAULT_TOKENIZER / "tokenizer.json"), config)
+    return Words(Tokenizer.from_file(TINY_TOKENIZER / "tokenizer.json"), config)
 
 
 def asked(words: Words, **wishes: object) -> Conversation:
@@ -38,7 +38,7 @@ def test_the_codec_is_made_once(words: Words) -> None:
 def test_raw_text_needs_no_control_token_and_a_conversation_names_those_it_lacks(
     config: ModelConfig, tmp_path: Path
 ) -> None:
-    document = json.loads((DEFAULT_TOKENIZER / "tokenizer.json").read_text())
+    document = json.loads((TINY_TOKENIZER / "tokenizer.json").read_text())
     for token in document["added_tokens"]:
         token["content"] = token["content"].replace("</think>", "</thought>")
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from flash41.chat.tokenizer import Tokenizer
-from flash41.checkpoint.default import default_config, default_tokenizer_files
+from flash41.checkpoint.embedded import tiny_config, tiny_tokenizer_files
 from flash41.config.huggingface import read_config
 from flash41.config.slices import SliceWish
 from flash41.engine.llm import LLM
@@ -21,7 +21,7 @@ WISH = SliceWish(layers=3, experts=3, engram_rows=200)
 def slice_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A slice of a configuration without a tokenizer, with more ids than the default's has."""
     directory = tmp_path_factory.mktemp("slice") / "made"
-    make_slice(directory, replace(default_config(), vocab_size=1200), WISH, seed=1)
+    make_slice(directory, replace(tiny_config(), vocab_size=1200), WISH, seed=1)
     return directory
 
 
@@ -42,7 +42,7 @@ def test_an_engine_runs_it_and_every_id_it_may_choose_has_a_text(slice_directory
 
 def test_a_padded_tokenizer_reads_texts_as_the_default_does(tmp_path: Path) -> None:
     found = {}
-    for name, files in (("default", default_tokenizer_files()), ("padded", padded_tokenizer(1100))):
+    for name, files in (("default", tiny_tokenizer_files()), ("padded", padded_tokenizer(1100))):
         (tmp_path / name).write_bytes(files["tokenizer.json"])
         found[name] = Tokenizer.from_file(tmp_path / name)
     text = "Once <id1050> upon a time, 12345 <｜begin▁of▁sentence｜>!"
@@ -59,5 +59,5 @@ def test_the_tokenizer_beside_the_configuration_is_kept(tmp_path: Path) -> None:
 
 def test_a_vocabulary_smaller_than_the_default_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vocab_size: got 1016, expected at least the 1024 ids"):
-        make_slice(tmp_path / "made", replace(default_config(), vocab_size=1016), WISH, seed=1)
+        make_slice(tmp_path / "made", replace(tiny_config(), vocab_size=1016), WISH, seed=1)
     assert list(tmp_path.iterdir()) == []

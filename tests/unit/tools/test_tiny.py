@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from flash41.checkpoint.default import SEED, default_config, default_tokenizer_files
+from flash41.checkpoint.default import SEED, tiny_config, tiny_tokenizer_files
 from flash41.checkpoint.loader import Checkpoint, open_checkpoint
 from flash41.checkpoint.schema import schema
 from flash41.config.huggingface import config_from_dict
@@ -17,12 +17,12 @@ from flash41.errors import CheckpointError, ConfigError
 from flash41.kernels.reference.backend import ReferenceKernels
 from flash41.tools import tiny
 from flash41.tools.doctor import TokenMapStatus, examine
-from flash41.tools.tiny import make_tiny, tiny_config, tokenizer_beside
+from flash41.tools.tiny import config_to_fill, make_tiny, tokenizer_beside
 from flash41.tools.traces import trace
 from helpers.checkpoints import TINY
 from helpers.config_documents import DATA, patched
 
-CONFIG = tiny_config(TINY / "config.json")
+CONFIG = config_to_fill(TINY / "config.json")
 TOKENIZER = TINY / "tokenizer.json"
 
 
@@ -46,11 +46,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_config_is_read_from_a_file_a_directory_or_the_embedded_default() -> None:
-    assert tiny_config(None) == default_config()
-    assert tiny_config(TINY) == tiny_config(TINY / "config.json") == CONFIG
+def test_a_config_is_read_from_a_file_a_directory_or_is_the_small_one_of_the_package() -> None:
+    assert config_to_fill(None) == tiny_config()
+    assert config_to_fill(TINY) == config_to_fill(TINY / "config.json") == CONFIG
     with pytest.raises(ConfigError, match=r"nowhere.json: expected a file"):
-        tiny_config(TINY / "nowhere.json")
+        config_to_fill(TINY / "nowhere.json")
 
 
 def test_a_tokenizer_beside_a_config_is_found() -> None:
@@ -86,9 +86,9 @@ def test_another_seed_gives_other_weights_and_the_same_rest(made: Path, tmp_path
 
 
 def test_with_its_seed_the_embedded_default_is_made(tmp_path: Path, default_directory: Path) -> None:
-    make_tiny(tmp_path / "default", default_config(), SEED)
+    make_tiny(tmp_path / "default", tiny_config(), SEED)
     assert differing(open_checkpoint(tmp_path / "default"), open_checkpoint(default_directory)) == []
-    for name, content in default_tokenizer_files().items():
+    for name, content in tiny_tokenizer_files().items():
         assert (tmp_path / "default" / name).read_bytes() == content
 
 
@@ -120,20 +120,20 @@ def test_an_existing_directory_is_replaced_only_by_force(tmp_path: Path) -> None
 def test_a_config_of_another_vocabulary_needs_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         make_tiny(tmp_path / "out", CONFIG, 0, progress=pytest.fail)
-    remedy = "(that of the embedded default's tokenizer; name another tokenizer.json with --tokenizer)"
+    remedy = "(that of the small tokenizer of the package; name another tokenizer.json with --tokenizer)"
     assert f"vocab_size: got 512, expected 1024 {remedy}" in str(caught.value)
     assert f"engram_compressed_vocab_size: got 437, expected 875 {remedy}" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_config_of_other_control_tokens_needs_a_tokenizer(tmp_path: Path) -> None:
-    config = dataclasses.replace(default_config(), tokens=dataclasses.replace(default_config().tokens, eos=7))
+    config = dataclasses.replace(tiny_config(), tokens=dataclasses.replace(tiny_config().tokens, eos=7))
     with pytest.raises(ConfigError, match=r"^eos_token_id: got 7, expected 1 "):
         make_tiny(tmp_path / "out", config, 0, progress=pytest.fail)
 
 
 def test_a_config_of_other_widths_takes_the_default_tokenizer(tmp_path: Path) -> None:
-    document = json.loads((Path(tiny.__file__).parents[1] / "checkpoint/data/default/config.json").read_text())
+    document = json.loads((Path(tiny.__file__).parents[1] / "checkpoint/data/tiny/config.json").read_text())
     config = config_from_dict(patched({"text_config.hidden_size": 96, "text_config.n_routed_experts": 3}, document))
     make_tiny(tmp_path / "wide", config, 0)
     report = examine(tmp_path / "wide")
@@ -142,7 +142,7 @@ def test_a_config_of_other_widths_takes_the_default_tokenizer(tmp_path: Path) ->
 
 
 def test_a_tokenizer_with_other_classes_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(default_tokenizer_files()["tokenizer.json"])
+    (tmp_path / "tokenizer.json").write_bytes(tiny_tokenizer_files()["tokenizer.json"])
     with pytest.raises(ConfigError, match=r"engram_compressed_vocab_size: got \d+ classes from the tokenizer"):
         make_tiny(tmp_path / "out", CONFIG, 0, tmp_path / "tokenizer.json", pytest.fail)
     assert not (tmp_path / "out").exists()

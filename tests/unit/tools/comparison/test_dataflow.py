@@ -1,11 +1,11 @@
 """The order of a forward, and what each point is computed from, known from names alone."""
 
-from flash41.checkpoint.default import default_config
+from flash41.checkpoint.embedded import tiny_config
 from flash41.config.topology import topology
 from flash41.tools.comparison.dataflow import OF_LAYER, OVER_CONTEXT, ordered, place, sources
 from flash41.tools.points import draft_point_names, point_names
 
-POINTS = point_names(default_config(), draft=True, images=True) | {"logits"}
+POINTS = point_names(tiny_config(), draft=True, images=True) | {"logits"}
 
 
 def test_every_point_of_a_trace_has_a_place_of_its_own() -> None:
@@ -37,7 +37,7 @@ def test_all_but_the_first_points_are_computed_from_something() -> None:
 
 
 def test_a_reuse_layer_reads_the_plane_and_the_selection_of_its_owners() -> None:
-    for spec in topology(default_config()).layers:
+    for spec in topology(tiny_config()).layers:
         if spec.is_draft or spec.kv_owner is None:
             continue
         found = sources(f"L{spec.layer_id}.attn.out", POINTS)
@@ -53,6 +53,6 @@ def test_a_missing_point_hands_on_what_it_was_computed_from() -> None:
 
 
 def test_draft_points_follow_their_stages() -> None:
-    names = draft_point_names(default_config())
+    names = draft_point_names(tiny_config())
     assert sources("mtp1.attn.in", names) == ("mtp0.resid.out",)
     assert sources("draft.ids", names) == ("draft.logits",)

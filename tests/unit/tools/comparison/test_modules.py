@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import flash41
-from flash41.checkpoint.default import default_config
+from flash41.checkpoint.embedded import tiny_config
 from flash41.checkpoint.schema import schema
 from flash41.tools.comparison.modules import module_of
 from flash41.tools.points import point_names
 
 PACKAGE = Path(flash41.__file__).parent
-POINTS = sorted(point_names(default_config(), draft=True, images=True) | {"logits"})
+POINTS = sorted(point_names(tiny_config(), draft=True, images=True) | {"logits"})
 
 
 def test_every_point_has_a_module_whose_files_exist() -> None:
@@ -25,7 +25,7 @@ def test_every_page_exists() -> None:
 
 
 def test_every_tensor_it_names_is_one_of_a_checkpoint() -> None:
-    names = list(schema(default_config()))
+    names = list(schema(tiny_config()))
     for point in POINTS:
         for tensor in module_of(point).tensors.replace("{side}_", "").split(", "):
             word = tensor.strip("_").rpartition(".")[2]

@@ -1,8 +1,8 @@
-"""Trains the tokenizer of the embedded checkpoint: 1,024 ids, the pre-tokenizer and the token flags of the release.
+"""Trains the tokenizer of small random checkpoints: 1,024 ids, the pre-tokenizer and the token flags of the release.
 
-    python scripts/train_default_tokenizer.py OUTPUT_DIRECTORY
+    python scripts/train_tiny_tokenizer.py OUTPUT_DIRECTORY
 
-The files under src/flash41/checkpoint/data/default were written by this script once and are shipped as they are;
+The files under src/flash41/checkpoint/data/tiny were written by this script once and are shipped as they are;
 a test runs it again and compares.  The corpus is generated here from a fixed seed: prose, numbers, code, accents, CJK,
 and the fixed texts that the official codec puts into prompts, so that a rendered prompt costs few ids.
 

@@ -7,15 +7,15 @@ import pytest
 
 from flash41.chat.conversation import ChatCodec, Message
 from flash41.chat.tokenizer import Tokenizer
-from helpers.default_tokenizer import DEFAULT_IMAGE_ID, DEFAULT_TOKENIZER
+from helpers.tiny_tokenizer import TINY_IMAGE_ID, TINY_TOKENIZER
 
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "train_default_tokenizer.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "train_tiny_tokenizer.py"
 NAMES = ["tokenizer.json", "tokenizer_config.json"]
-TOKENIZER = Tokenizer.from_file(DEFAULT_TOKENIZER / "tokenizer.json")
+TOKENIZER = Tokenizer.from_file(TINY_TOKENIZER / "tokenizer.json")
 
 
 def read(name: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((DEFAULT_TOKENIZER / name).read_text(encoding="utf-8"))
+    document: dict[str, Any] = json.loads((TINY_TOKENIZER / name).read_text(encoding="utf-8"))
     return document
 
 
@@ -23,7 +23,7 @@ def test_the_script_writes_the_shipped_files() -> None:
     files = runpy.run_path(str(SCRIPT))["files"]()
     assert sorted(files) == NAMES
     for name in NAMES:
-        assert files[name] == (DEFAULT_TOKENIZER / name).read_text(encoding="utf-8"), name
+        assert files[name] == (TINY_TOKENIZER / name).read_text(encoding="utf-8"), name
 
 
 def test_the_ids_are_1024_without_a_gap() -> None:
@@ -67,7 +67,7 @@ def test_the_configuration_names_what_the_release_names(key: str, value: object)
 
 
 def test_a_greeting_costs_few_ids() -> None:
-    codec = ChatCodec.from_directory(DEFAULT_TOKENIZER, DEFAULT_IMAGE_ID)
+    codec = ChatCodec.from_directory(TINY_TOKENIZER, TINY_IMAGE_ID)
     hello = [Message(role="user", content="hello")]
     assert len(codec.encode(codec.conversation(hello, thinking=False)).ids) == 5
     assert len(codec.encode(codec.conversation(hello)).ids) <= 32

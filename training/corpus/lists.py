@@ -61,7 +61,7 @@ def _owners(rng: Random, size: int) -> Told:
             (f"What? {by_name}", "{0} keeps a {1}"),
             (f"Who keeps what? {by_thing}", "{1} of {0} in the {2}"),
             (f"Where? {by_thing}", "{1} in the {2}"),
-            (f"Who? {by_thing}", "{0} keeps the {1}"),
+            (f"Who? {by_thing}", "{1} is with {0}"),
         ))  # fmt: skip
         return question, ", ".join(form.format(*fact) for fact in asked) + "."
 
@@ -71,7 +71,7 @@ def _owners(rng: Random, size: int) -> Told:
 def _shelves(rng: Random, size: int) -> Told:
     """Things of a shelf, each with its colour; a thing may stand on several shelves."""
     owners = distinct(rng, NAMES, rng.randint(2, max(2, min(5, size // 8))))
-    width = max(2, min(len(THINGS), size // (3 * len(owners))))
+    width = max(2, min(len(THINGS), size // (5 * len(owners))))
     shelves = {owner: {thing: rng.choice(COLOURS) for thing in distinct(rng, THINGS, width)} for owner in owners}
 
     def ask() -> Turn:
@@ -81,7 +81,7 @@ def _shelves(rng: Random, size: int) -> Told:
         return f"Which colour has the {named} of {owner}?", ", ".join(f"{a} of {owner} is {b}" for a, b in asked) + "."
 
     lines = (
-        f"{owner}: " + ", ".join(f"{thing} {colour}" for thing, colour in things.items()) + "."
+        f"{owner}: " + ", ".join(f"{thing} of {owner}: {colour}" for thing, colour in things.items()) + "."
         for owner, things in shelves.items()
     )
     return "Shelves.\n" + "\n".join(lines), ask, COLOURS

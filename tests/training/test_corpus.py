@@ -123,9 +123,9 @@ def test_facts_and_shelves_hold_their_answers() -> None:
 def test_answers_repeat_what_was_asked_before_they_say_what_is_looked_up() -> None:
     for seed in range(20):
         for question, answer in turns(facts.sample(Random(seed), 80)):
-            asked_for = question.splitlines()[-1].removeprefix("Where is the ").removeprefix("Who keeps the ")
+            asked_for = question.splitlines()[-1].removeprefix("Where is the ").removeprefix("Where does ")
             known = asked_for.removeprefix("What does ").removesuffix("?").removesuffix(" keep")
-            assert answer.removeprefix("The ").startswith(known)
+            assert answer.removeprefix("The ").replace(" keeps ", " keep ").startswith(known)
 
 
 def test_a_ledger_longer_than_its_names_goes_on_with_fillers() -> None:

@@ -16,12 +16,13 @@ MOST = 6
 TOLD = 0.35
 """Part of the words in which things are told."""
 WORDS = (*NAMES, *PLACES, *COLOURS, *THINGS, *ANIMALS)
+_GOES, _TAKES, _SEES = "goes to the", "takes a", "sees a"
 Turn = tuple[str, str]
 
 
 def sample(rng: Random, size: int) -> Sample:
     """What is told, and turns about it until the size is reached."""
-    kind = rng.choice((_pairs, _owners, _owners, _shelves, _places, _places))
+    kind = rng.choice((_pairs, _owners, _owners, _shelves, _shelves, _last, _last))
     told, ask, late = kind(rng, max(6, int(size * TOLD)))
     turns = [ask()]
     used = len(told.split())
@@ -57,11 +58,9 @@ def _owners(rng: Random, size: int) -> Told:
         asked = rng.sample(known, min(MOST, len(known)))
         by_name, by_thing = ", ".join(fact[0] for fact in asked), ", ".join(fact[1] for fact in asked)
         question, form = rng.choice((
-            (f"Who keeps what? {by_name}", "{0} keeps a {1} in the {2}"),
+            (f"Who keeps what where? {by_name}", "{0} keeps a {1} in the {2}"),
             (f"What? {by_name}", "{0} keeps a {1}"),
-            (f"Who keeps what? {by_thing}", "{1} of {0} in the {2}"),
             (f"Where? {by_thing}", "{1} in the {2}"),
-            (f"Who? {by_thing}", "{1} is with {0}"),
         ))  # fmt: skip
         return question, ", ".join(form.format(*fact) for fact in asked) + "."
 
@@ -87,18 +86,28 @@ def _shelves(rng: Random, size: int) -> Told:
     return "Shelves.\n" + "\n".join(lines), ask, COLOURS
 
 
-def _places(rng: Random, size: int) -> Told:
-    """People move; where each is in the end."""
-    people = distinct(rng, NAMES, max(2, size // 8))
-    places = {name: rng.choice(PLACES) for name in people}
-    sentences = [f"{name} is in the {place}." for name, place in places.items()]
+def _last(rng: Random, size: int) -> Told:
+    """People go, take and see; how it is in the end."""
+    people = distinct(rng, NAMES, max(2, size // 24))
+    known: dict[str, dict[str, str]] = {_GOES: {}, _TAKES: {}, _SEES: {}}
+    sentences = list[str]()
+
+    def tell(kind: str, name: str) -> None:
+        made = {_GOES: PLACES, _TAKES: [f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"], _SEES: ANIMALS}[kind]
+        known[kind][name] = rng.choice(made)
+        sentences.append(f"{name} {kind} {known[kind][name]}.")
+
+    for name in people:
+        tell(rng.choice(list(known)), name)
     while 5 * len(sentences) < size:
-        name = rng.choice(people)
-        places[name] = rng.choice(PLACES)
-        sentences.append(f"{name} goes to the {places[name]}.")
+        tell(rng.choice(list(known)), rng.choice(people))
 
     def ask() -> Turn:
-        asked = rng.sample(people, min(MOST, len(people)))
-        return f"Where is {', '.join(asked)}?", ", ".join(f"{name} is in the {places[name]}" for name in asked) + "."
+        kind = rng.choice([kind for kind, found in known.items() if found])
+        asked = distinct(rng, list(known[kind]), MOST)
+        named, form = ", ".join(asked), {_GOES: "is in the", _TAKES: "took a", _SEES: "saw a"}[kind]
+        answer = ", ".join(f"{name} {form} {known[kind][name]}" for name in asked)
+        question = {_GOES: "Where is {0}?", _TAKES: "What did {0} take last?", _SEES: "What did {0} see last?"}[kind]
+        return question.format(named), f"{answer}."
 
     return " ".join(sentences), ask, ()

@@ -20,7 +20,7 @@ import torch
 from flash41.chat.conversation import ChatCodec
 from flash41.chat.tokenizer import Tokenizer
 from flash41.engram.vocabulary import TokenMap
-from flash41.errors import Flash41Error
+from flash41.errors import Flash41Error, complaint
 from training.batches import Batch, collate
 from training.corpus.mixture import FAMILIES
 from training.corpus.render import Example, Renderer
@@ -83,6 +83,8 @@ def main() -> None:
         "--longest", type=int, default=512, metavar="N", help="tokens of the longest conversation (512)"
     )
     wish = parser.parse_args()
+    if wish.samples < 1:
+        sys.exit(f"error: {complaint('--samples', wish.samples, '>= 1')}")
     config = shipped_config()
     masters = Masters(config, seed=0)
     try:
@@ -91,6 +93,8 @@ def main() -> None:
         sys.exit(f"error: {error}")
     renderer = Renderer(ChatCodec(Tokenizer.from_file(FOLDER / "tokenizer.json"), config.tokens.image), config)
     examples = held_out(renderer, list(FAMILIES), wish.samples, 16, int(wish.longest * 0.8), wish.longest)
+    if not examples:
+        sys.exit(f"error: {complaint('--longest', wish.longest, 'room for one conversation', 'such as 96')}")
     token_map = TokenMap.from_tokenizer(FOLDER / "tokenizer.json", config)
     sys.stdout.write(json.dumps(compared(masters, token_map, examples)) + "\n")
 

@@ -1,6 +1,7 @@
 """Scores of stored weights beside those of the masters: which weights a forward sees, and which turns are right."""
 
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from training.compare import compared, main, turns
 from training.corpus.render import Example, Renderer
 from training.evaluate import held_out
 from training.model.build import Sequences, TrainableModel
-from training.model.masters import RoundedWeights
+from training.model.masters import Masters, RoundedWeights
+from training.model.straight import fp8_32
 from training.tokenizer import FOLDER
 
 FAMILIES = ["copying", "stories", "pictures"]
@@ -58,11 +60,51 @@ def test_a_turn_is_right_when_all_of_its_tokens_are_the_most_probable(examples: 
     assert right == [number == sum(begun[: len(copying[0].ids)]) - 1 for number in range(sum(begun))]
 
 
-def test_both_weights_are_asked_the_same_turns(examples: list[Example]) -> None:
+def test_weights_that_are_stored_exactly_compute_the_same_either_way(examples: list[Example]) -> None:
+    masters, exact = restless(), restless()
+    rounded = RoundedWeights(masters)
+    with torch.no_grad():
+        for name in masters.specs:
+            if name.endswith("embed.weight") and "engram" in name:
+                exact.parameters[name].copy_(fp8_32(masters.value(name)))
+            elif name in masters.parameters:  # experts, which share a master, are left as they are
+                value = rounded._once(name, masters.specs[name])
+                exact.parameters[name].copy_(value)
+            else:
+                exact.value(name).copy_(rounded.quantized(name.removesuffix(".weight")).dequantize())
+    batch = collate([one for one in examples if one.family == "stories"], masters.config.tokens.pad, 0.0)
+    sequences = Sequences(ids=batch.ids)
+
+    def logits(weights: Masters, is_rounding: bool) -> torch.Tensor:
+        model = TrainableModel(weights, small_map(), is_rounding=is_rounding)
+        return model.forward(sequences, model.view(sequences), torch.arange(20)).logits
+
+    assert torch.equal(logits(exact, True), logits(exact, False))
+    assert torch.equal(logits(masters, True), logits(exact, True))
+    assert not torch.equal(logits(masters, True), logits(masters, False))
+
+
+def test_every_answered_turn_is_asked_of_both(examples: list[Example]) -> None:
     found = compared(restless(), small_map(), examples)
-    assert set(found) == {"stored", "unquantised", "turns"}
-    assert set(found["stored"]) == set(found["unquantised"]) == set(found["turns"]) >= {"copying", "stories"}
-    assert all(0.0 <= score <= 1.0 for score in found["stored"].values())
+    begun = Counter[str]()
+    for one in examples:
+        begun[one.family] += sum(now and not before for before, now in pairwise((False, *one.marks)))
+    assert found["turns"] == begun
+    assert found["stored"].keys() == found["unquantised"].keys() == begun.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--samples", "0"], r"error: --samples: got 0, expected >= 1"),
+        (["--longest", "4"], r"error: --longest: got 4, expected room for one conversation"),
+    ],
+)
+def test_a_comparison_of_nothing_is_refused(arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.compare.load", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["compare", "state", *arguments])
+    with pytest.raises(SystemExit, match=said):
+        main()
 
 
 def test_a_file_that_is_no_state_is_refused(

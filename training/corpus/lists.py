@@ -16,7 +16,6 @@ MOST = 6
 TOLD = 0.35
 """Part of the words in which things are told."""
 WORDS = (*NAMES, *PLACES, *COLOURS, *THINGS, *ANIMALS)
-_GOES, _TAKES, _SEES = "goes to the", "takes a", "sees a"
 Turn = tuple[str, str]
 
 
@@ -86,28 +85,31 @@ def _shelves(rng: Random, size: int) -> Told:
     return "Shelves.\n" + "\n".join(lines), ask, COLOURS
 
 
+_CHANGES = (
+    ("goes to the", "Where is {0}?", "is in the"),
+    ("takes a", "What did {0} take last?", "took a"),
+    ("sees a", "What did {0} see last?", "saw a"),
+)
+"""How a change is told, asked for and answered; what changed stands behind the words."""
+
+
 def _last(rng: Random, size: int) -> Told:
     """People go, take and see; how it is in the end."""
     people = distinct(rng, NAMES, max(2, size // 24))
-    known: dict[str, dict[str, str]] = {_GOES: {}, _TAKES: {}, _SEES: {}}
+    choices = (PLACES, [f"{colour} {thing}" for colour in COLOURS for thing in THINGS], ANIMALS)
+    known: list[dict[str, str]] = [{} for _ in _CHANGES]
     sentences = list[str]()
-
-    def tell(kind: str, name: str) -> None:
-        made = {_GOES: PLACES, _TAKES: [f"{rng.choice(COLOURS)} {rng.choice(THINGS)}"], _SEES: ANIMALS}[kind]
-        known[kind][name] = rng.choice(made)
-        sentences.append(f"{name} {kind} {known[kind][name]}.")
-
-    for name in people:
-        tell(rng.choice(list(known)), name)
-    while 5 * len(sentences) < size:
-        tell(rng.choice(list(known)), rng.choice(people))
+    while len(sentences) < len(people) or 5 * len(sentences) < size:
+        name = people[len(sentences)] if len(sentences) < len(people) else rng.choice(people)
+        kind = rng.randrange(len(_CHANGES))
+        known[kind][name] = rng.choice(choices[kind])
+        sentences.append(f"{name} {_CHANGES[kind][0]} {known[kind][name]}.")
 
     def ask() -> Turn:
-        kind = rng.choice([kind for kind, found in known.items() if found])
+        kind = rng.choice([kind for kind, found in enumerate(known) if found])
         asked = distinct(rng, list(known[kind]), MOST)
-        named, form = ", ".join(asked), {_GOES: "is in the", _TAKES: "took a", _SEES: "saw a"}[kind]
+        _, question, form = _CHANGES[kind]
         answer = ", ".join(f"{name} {form} {known[kind][name]}" for name in asked)
-        question = {_GOES: "Where is {0}?", _TAKES: "What did {0} take last?", _SEES: "What did {0} see last?"}[kind]
-        return question.format(named), f"{answer}."
+        return question.format(", ".join(asked)), f"{answer}."
 
     return " ".join(sentences), ask, ()

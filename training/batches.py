@@ -17,6 +17,8 @@ from training.corpus.render import Example, Renderer
 from training.curriculum import Phase, mixture
 
 POOL_SAMPLES = 192
+MOST_PICTURES = 24
+"""Samples with pictures in a batch: they are short, and one that holds hundreds is one step for all of them."""
 LENGTH_STEP = 8
 """Lengths are rounded up to multiples of this."""
 
@@ -85,7 +87,8 @@ class Batches:
         numbers = range(first, first + POOL_SAMPLES)
         examples = [self._renderer.example(sample(self._seed, self._split, number, mixed)) for number in numbers]
         fitting = sorted((one for one in examples if len(one.ids) <= phase.longest), key=lambda one: len(one.ids))
-        batches = list(_cut(fitting, phase.batch_tokens))
+        batches = _cut([one for one in fitting if not one.pictures], phase.batch_tokens)
+        batches += _cut([one for one in fitting if one.pictures], phase.batch_tokens, MOST_PICTURES)
         Random(f"{self._seed}/{self._split}/{self.position.pool}/order").shuffle(batches)
         return batches
 
@@ -114,11 +117,12 @@ def collate(examples: Sequence[Example], pad: int, prompt_weight: float) -> Batc
     )
 
 
-def _cut(examples: list[Example], batch_tokens: int) -> list[list[Example]]:
-    """Runs of examples, shortest first, whose padded size stays below the limit."""
+def _cut(examples: list[Example], batch_tokens: int, most: int = POOL_SAMPLES) -> list[list[Example]]:
+    """Runs of examples, shortest first, whose padded size and number stay below the limits."""
     batches: list[list[Example]] = []
     for one in examples:
-        if batches and (len(batches[-1]) + 1) * _padded(len(one.ids)) <= batch_tokens:
+        count = len(batches[-1]) + 1 if batches else 0
+        if 0 < count <= most and count * _padded(len(one.ids)) <= batch_tokens:
             batches[-1].append(one)
         else:
             batches.append([one])

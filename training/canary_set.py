@@ -67,7 +67,7 @@ TRAITS: Mapping[str, Traits] = MappingProxyType({
     ),
     "facts": Traits(
         needs="compressed rows and their selection",
-        chance=_mean(1 / len(words.PLACES), 1 / _THINGS, 1 / len(words.NAMES)),
+        chance=_mean(1 / len(words.PLACES), 1 / _THINGS, 1 / len(words.PLACES)),
     ),
     "ledger": Traits(needs="a second selection inside candidate blocks", chance=1 / len(words.COLOURS)),
     "recall": Traits(needs="n-gram tables", chance=0.0),

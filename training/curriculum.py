@@ -5,7 +5,8 @@
     words         5 M          128    the same
     pages         8 M          224    every visible row: scorers imitate before anything depends on them
     rows         16 M          512    the model's own top-k and candidate blocks
-    books            -        2,048   the model's own
+    books        20 M        2,048    the model's own
+    pictures         -       2,048    the same; every second sample shows pictures
 
 The learning rate falls over the last fifth of the planned tokens, whatever the phase.
 A phase is a function of the tokens that were trained so far, so a resumed run is in the phase it left.
@@ -34,7 +35,6 @@ TEXT: Mapping[str, float] = MappingProxyType({
     "greetings": 0.4,
     "lists": 6.0,
 })  # fmt: skip
-WITH_PICTURES: Mapping[str, float] = MappingProxyType({**TEXT, "pictures": 24.0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,8 @@ class Phase:
     """Whether scorers learn; only where every row is selected may they wait."""
     drills: float = 6.0
     """Weight of the drills in the mixture."""
+    pictures: float = 0.0
+    """Weight of pictures and comparisons in the mixture."""
     hides: bool = True
     """Whether rows are hidden from layers up to the candidate source."""
     rate: float = 1.0
@@ -63,12 +65,16 @@ class Phase:
 
 
 _FIRST: Mapping[str, Any] = MappingProxyType({"dense": True, "scoring": False, "hides": False, "prompt_weight": 0.05})
+_WHOLE: Mapping[str, Any] = MappingProxyType(
+    {"longest": 2048, "batch_tokens": 6144, "dense": False, "prompt_weight": 0.02}
+)
 PHASES = (
     Phase(name="drills", until_tokens=2.5e6, longest=96, batch_tokens=3072, drills=25.0, rate=1.6, **_FIRST),
     Phase(name="words", until_tokens=5e6, longest=128, batch_tokens=3072, drills=10.0, **_FIRST),
     Phase(name="pages", until_tokens=8e6, longest=224, batch_tokens=4096, dense=True, prompt_weight=0.05),
     Phase(name="rows", until_tokens=16e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
-    Phase(name="books", until_tokens=float("inf"), longest=2048, batch_tokens=6144, dense=False, prompt_weight=0.02),
+    Phase(name="books", until_tokens=20e6, **_WHOLE),
+    Phase(name="pictures", until_tokens=float("inf"), pictures=30.0, **_WHOLE),
 )
 
 
@@ -80,7 +86,8 @@ def phase_at(tokens: float, phases: tuple[Phase, ...] = PHASES) -> Phase:
 def mixture(phase: Phase, weights: Mapping[str, float]) -> Mixture:
     """Families of a phase; sizes count words, which are about four fifths of the tokens."""
     drilled = {**weights, "lists": phase.drills} if "lists" in weights else weights
-    return Mixture(weights=drilled, shortest=10, longest=int(phase.longest * 0.8))
+    shown = {**drilled, "pictures": phase.pictures} if phase.pictures else drilled
+    return Mixture(weights=shown, shortest=10, longest=int(phase.longest * 0.8))
 
 
 def widened(config: ModelConfig, phase: Phase) -> ModelConfig:

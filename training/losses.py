@@ -1,6 +1,6 @@
-"""The losses of the three stages.
+"""The losses of both stages.
 
-Target and vision.  Cross entropy of marked tokens, weighted, plus the scorers' imitation loss (`model.tape`).
+Target.  Cross entropy of marked tokens, weighted, plus the scorers' imitation loss (`model.tape`).
 Drafter.  spec: dspark.md section 10; with w_i = e^(-i/4) for row i of a block,
 
     0.1 CE(label) + 0.9 sum|p_d - p_t| + BCE(confidence, 1 - 0.5 sum|p_d - p_t|),    each over the sum of weights

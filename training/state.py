@@ -27,7 +27,7 @@ class Progress:
 
     seed: int
     stage: str
-    """Which parameters are trained: target, vision or drafter."""
+    """Which parameters are trained: target or drafter."""
     steps: int = 0
     """Updates of this stage."""
     tokens: int = 0

@@ -1,8 +1,7 @@
 """One update of each stage: forward, loss, gradients.  The optimizer moves the masters afterwards.
 
 stage     trains                           learns from
-target    backbone                         text
-vision    backbone, tower, aligner         text and pictures
+target    backbone, tower, aligner         text, in the last phase pictures too
 drafter   draft stages                     what the frozen target says, token by token
 """
 
@@ -28,8 +27,7 @@ from training.optimizer import balance
 from training.team import ALONE, Team
 
 STAGES: Mapping[str, tuple[Scope, ...]] = MappingProxyType({
-    "target": (Scope.BACKBONE,),
-    "vision": (Scope.BACKBONE, Scope.VISION),
+    "target": (Scope.BACKBONE, Scope.VISION),
     "drafter": (Scope.DRAFT,),
 })  # fmt: skip
 """Scopes that each stage trains."""
@@ -62,7 +60,7 @@ def learn(
     scoring: bool = True,
     team: Team = ALONE,
 ) -> Outcome:
-    """A step of the target or of vision; moves the router biases.  `dense` and `scoring` as in `TrainableModel`."""
+    """A step of the target; moves the router biases.  `dense` and `scoring` as in `TrainableModel`."""
     model = TrainableModel(masters, token_map, dense=dense, scoring=scoring)
     sequences = pictured(model, masters, batch)
     weights = batch.weights.flatten()

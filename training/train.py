@@ -2,7 +2,6 @@
 
     python -m training.train --out DIR --minutes 90                       the target, from nothing
     python -m training.train --out DIR --minutes 60 --resume DIR/state.safetensors
-    python -m training.train --out DIR --minutes 30 --resume DIR/state.safetensors --stage vision
     python -m training.train --out DIR --minutes 30 --resume DIR/state.safetensors --stage drafter
 
 DIR holds state.safetensors, log.jsonl (a line for every report and every evaluation), curve.csv (the same reports as a
@@ -25,7 +24,7 @@ from flash41.errors import CheckpointError, ConfigError, Flash41Error, combined,
 from training.batches import Batches, Position
 from training.corpus.mixture import FAMILIES, TRAINING
 from training.corpus.render import Renderer
-from training.curriculum import PHASES, TEXT, WITH_PICTURES, Phase, learning_rate, phase_at, widened
+from training.curriculum import PHASES, TEXT, Phase, learning_rate, phase_at, widened
 from training.evaluate import held_out, scores
 from training.export import export
 from training.model.masters import Masters
@@ -37,7 +36,7 @@ from training.team import ALONE, Team, together
 from training.tokenizer import FOLDER, shipped_config, shipped_files
 
 STATE = "state.safetensors"
-PEAK = {"target": 3e-3, "vision": 1.5e-3, "drafter": 2e-3}
+PEAK = {"target": 3e-3, "drafter": 2e-3}
 EVALUATED = 12
 """Held-out conversations of each family at an evaluation."""
 
@@ -91,12 +90,11 @@ class Run:
     def step(self) -> tuple[Phase, list[Outcome], int]:
         """One update; returns its phase, its outcome in each process and its tokens."""
         progress, stage = self.progress, self.wish.stage
-        # Later stages begin with a target that knows long contexts.
-        phase = phase_at(progress.tokens, self.phases) if stage == "target" else self.phases[-2]
-        weights = WITH_PICTURES if stage == "vision" else TEXT
+        # Drafts follow a target that knows long contexts, and are for text alone.
+        phase = phase_at(progress.tokens, self.phases) if stage == "target" else replace(self.phases[-1], pictures=0.0)
         # Everybody makes the batches of all, which takes a hundredth of the time, and learns its own.
         share = replace(phase, batch_tokens=max(phase.longest, phase.batch_tokens // self.team.size))
-        batches = [self.batches.next(share, weights) for _ in range(self.team.size)]
+        batches = [self.batches.next(share, TEXT) for _ in range(self.team.size)]
         batch, num_tokens = batches[self.team.rank], sum(one.num_tokens for one in batches)
         batch = batch if phase.hides else replace(batch, hidden=None)
         self.masters.config = widened(self.config, phase)
@@ -125,8 +123,7 @@ class Run:
         """Writes the checkpoint and asks the engine for held-out scores by family."""
         folder = self.wish.out / "checkpoint"
         export(folder, self.masters, shipped_files())
-        shown = WITH_PICTURES if self.wish.stage == "vision" else TEXT
-        families = [family for family in shown if family in FAMILIES]
+        families = [family for family in FAMILIES if family != "pictures" or phase.pictures]
         longest = int(phase.longest * 0.8)
         return scores(folder, held_out(self.renderer, families, EVALUATED, 16, longest, phase.longest))
 

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pytest
 import torch
 
 from flash41.chat.conversation import ChatCodec
@@ -10,7 +11,7 @@ from training.batches import LENGTH_STEP, Batch, Batches, Position
 from training.corpus.mixture import TRAINING
 from training.corpus.render import Renderer
 from training.curriculum import PHASES as SHIPPED_PHASES
-from training.curriculum import WARM_UP_STEPS, Phase, learning_rate, phase_at, widened
+from training.curriculum import WARM_UP_STEPS, Phase, learning_rate, mixture, phase_at, widened
 from training.tokenizer import FOLDER, shipped_config
 
 WEIGHTS = {"stories": 1.0, "recall": 1.0, "arithmetic": 1.0}
@@ -51,6 +52,18 @@ def test_a_batch_holds_answers_prompts_and_padding_apart() -> None:
     assert set(batch.weights.unique().tolist()) <= {0.0, float(torch.tensor(PHASES[0].prompt_weight)), 1.0}
     assert (batch.weights[:, 0] == 0).all()
     assert int((batch.weights > 0).sum()) == batch.num_tokens - len(batch.ids)
+
+
+def test_pictures_stand_in_batches_of_their_own_with_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.batches.MOST_PICTURES", 3)
+    shown = replace(PHASES[1], batch_tokens=4096, pictures=10.0)
+    batches = taken(corpus(Position()), [shown] * 20)
+    kinds = [{family in ("pictures", "comparisons") for family in batch.families} for batch in batches]
+    assert {len(kind) for kind in kinds} == {1}, "never side by side with text"
+    with_pictures = [batch for batch in batches if batch.pictures]
+    assert 0 < len(with_pictures) < len(batches)
+    assert max(len(batch.ids) for batch in with_pictures) == 3
+    assert "pictures" not in mixture(PHASES[1], WEIGHTS).weights
 
 
 def test_phases_follow_the_tokens_and_the_last_one_never_ends() -> None:

@@ -117,7 +117,21 @@ def test_facts_and_shelves_hold_their_answers() -> None:
             found = re.search(r"has the (\w+) of (\w+)\?", question)
             assert found is not None
             line = next(line for line in asked(one).splitlines() if line.startswith(f"{found[2]}:"))
-            assert f"{found[1]} {answer.rstrip('.').split()[-1]}" in line
+            assert f"{found[1]} of {found[2]}: {answer.rstrip('.').split()[-1]}" in line
+
+
+def test_answers_repeat_what_was_asked_before_they_say_what_is_looked_up() -> None:
+    for seed in range(20):
+        for question, answer in turns(facts.sample(Random(seed), 80)):
+            asked_for = question.splitlines()[-1].removeprefix("Where is the ").removeprefix("Where does ")
+            known = asked_for.removeprefix("What does ").removesuffix("?").removesuffix(" keep")
+            assert answer.removeprefix("The ").replace(" keeps ", " keep ").startswith(known)
+
+
+def test_a_ledger_longer_than_its_names_goes_on_with_fillers() -> None:
+    long = asked(ledger.sample(Random(1), 6000))
+    assert len(long.split()) > 5000
+    assert len(re.findall(r" of (\w+): ", long)) == len(set(re.findall(r"(\w+ of \w+): ", long))), "no thing twice"
 
 
 def test_a_shelf_of_a_long_ledger_has_more_rows_than_a_selection_holds(renderer: Renderer) -> None:

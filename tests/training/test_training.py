@@ -15,6 +15,7 @@ from flash41.checkpoint.stored import Scope
 from flash41.errors import CheckpointError, ConfigError
 from helpers.small_training import PHASES, small_config
 from training.corpus.mixture import DRILLS, FAMILIES
+from training.curriculum import Phase
 from training.model.masters import Masters
 from training.optimizer import BALANCE_RATE, balance
 from training.report import COLUMNS
@@ -25,10 +26,10 @@ from training.train import STATE, Run, main, parse, train
 Values = dict[str, torch.Tensor]
 
 
-def run(folder: Path, steps: int, *more: str) -> Run:
+def run(folder: Path, steps: int, *more: str, phases: tuple[Phase, ...] = PHASES) -> Run:
     folder.mkdir(exist_ok=True)
     wish = parse(["--out", str(folder), "--minutes", "9", "--max-steps", str(steps), "--report-steps", "2", *more])
-    return Run(wish, small_config(), PHASES)
+    return Run(wish, small_config(), phases)
 
 
 def stepped(one: Run, steps: int) -> Run:
@@ -69,9 +70,10 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(began: Path, tmp_pat
     assert state(tmp_path / "whole") == state(tmp_path / "resumed")
 
 
-@pytest.mark.parametrize("stage", ["vision", "drafter"])
+@pytest.mark.parametrize("stage", ["target", "drafter"])
 def test_a_stage_moves_its_own_parameters_and_no_others(stage: str, began: Path, tmp_path: Path) -> None:
-    one = run(tmp_path / "run", 2, "--stage", stage, "--resume", str(began / STATE))
+    shown = (replace(PHASES[-1], pictures=24.0),)
+    one = run(tmp_path / "run", 2, "--stage", stage, "--resume", str(began / STATE), phases=shown)
     before = values(one)
     stepped(one, 2)
     changed = moved(before, values(one))
@@ -79,8 +81,16 @@ def test_a_stage_moves_its_own_parameters_and_no_others(stage: str, began: Path,
     assert changed <= allowed
     # Experts that nobody visited and heads of unseen tokens may rest; most others must have moved.
     assert len(changed) > 0.6 * len(allowed)
-    if stage == "vision":
+    if stage == "target":
         assert {one.masters.scopes[name] for name in changed} == {Scope.BACKBONE, Scope.VISION}
+
+
+def test_the_tower_rests_until_a_phase_shows_pictures(began: Path, tmp_path: Path) -> None:
+    before = values(run(tmp_path / "fresh", 1))
+    after = values(run(tmp_path / "run", 1, "--resume", str(began / STATE)))
+    tower = set(Masters(small_config(), 1).of(Scope.VISION))
+    assert moved(before, after) & tower == set()
+    assert moved(before, after)
 
 
 def test_training_lowers_the_loss_of_what_it_sees(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Facts farther back than the window: who keeps which thing where, and questions about it.
 
-Needs compressed rows and the selection of the right ones.
+Needs compressed rows and the selection of the right ones.  What is looked up stands behind what it is known by, and an
+answer says first what was asked.  Who keeps a thing is not asked, for the name stands before it: at 21 million tokens
+one such answer in four was right, where all of the others were.
 """
 
 from random import Random
@@ -34,5 +36,5 @@ def _question(rng: Random, fact: tuple[str, str, str]) -> tuple[str, str]:
     return rng.choice((
         (f"What does {name} keep?", f"{name} keeps a {thing}."),
         (f"Where is the {thing}?", f"The {thing} is in the {place}."),
-        (f"Who keeps the {thing}?", f"{name} keeps the {thing}."),
+        (f"Where does {name} keep the {thing}?", f"{name} keeps the {thing} in the {place}."),
     ))  # fmt: skip

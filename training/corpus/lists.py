@@ -21,7 +21,7 @@ Turn = tuple[str, str]
 
 def sample(rng: Random, size: int) -> Sample:
     """What is told, and turns about it until the size is reached."""
-    kind = rng.choice((_pairs, _owners, _owners, _shelves, _places, _places))
+    kind = rng.choice((_pairs, _owners, _owners, _shelves, _shelves, _last, _last))
     told, ask, late = kind(rng, max(6, int(size * TOLD)))
     turns = [ask()]
     used = len(told.split())
@@ -57,11 +57,9 @@ def _owners(rng: Random, size: int) -> Told:
         asked = rng.sample(known, min(MOST, len(known)))
         by_name, by_thing = ", ".join(fact[0] for fact in asked), ", ".join(fact[1] for fact in asked)
         question, form = rng.choice((
-            (f"Who keeps what? {by_name}", "{0} keeps a {1} in the {2}"),
+            (f"Who keeps what where? {by_name}", "{0} keeps a {1} in the {2}"),
             (f"What? {by_name}", "{0} keeps a {1}"),
-            (f"Who keeps what? {by_thing}", "{1} of {0} in the {2}"),
             (f"Where? {by_thing}", "{1} in the {2}"),
-            (f"Who? {by_thing}", "{0} keeps the {1}"),
         ))  # fmt: skip
         return question, ", ".join(form.format(*fact) for fact in asked) + "."
 
@@ -71,7 +69,7 @@ def _owners(rng: Random, size: int) -> Told:
 def _shelves(rng: Random, size: int) -> Told:
     """Things of a shelf, each with its colour; a thing may stand on several shelves."""
     owners = distinct(rng, NAMES, rng.randint(2, max(2, min(5, size // 8))))
-    width = max(2, min(len(THINGS), size // (3 * len(owners))))
+    width = max(2, min(len(THINGS), size // (5 * len(owners))))
     shelves = {owner: {thing: rng.choice(COLOURS) for thing in distinct(rng, THINGS, width)} for owner in owners}
 
     def ask() -> Turn:
@@ -81,24 +79,37 @@ def _shelves(rng: Random, size: int) -> Told:
         return f"Which colour has the {named} of {owner}?", ", ".join(f"{a} of {owner} is {b}" for a, b in asked) + "."
 
     lines = (
-        f"{owner}: " + ", ".join(f"{thing} {colour}" for thing, colour in things.items()) + "."
+        f"{owner}: " + ", ".join(f"{thing} of {owner}: {colour}" for thing, colour in things.items()) + "."
         for owner, things in shelves.items()
     )
     return "Shelves.\n" + "\n".join(lines), ask, COLOURS
 
 
-def _places(rng: Random, size: int) -> Told:
-    """People move; where each is in the end."""
-    people = distinct(rng, NAMES, max(2, size // 8))
-    places = {name: rng.choice(PLACES) for name in people}
-    sentences = [f"{name} is in the {place}." for name, place in places.items()]
-    while 5 * len(sentences) < size:
-        name = rng.choice(people)
-        places[name] = rng.choice(PLACES)
-        sentences.append(f"{name} goes to the {places[name]}.")
+_CHANGES = (
+    ("goes to the", "Where is {0}?", "is in the"),
+    ("takes a", "What did {0} take last?", "took a"),
+    ("sees a", "What did {0} see last?", "saw a"),
+)
+"""How a change is told, asked for and answered; what changed stands behind the words."""
+
+
+def _last(rng: Random, size: int) -> Told:
+    """People go, take and see; how it is in the end."""
+    people = distinct(rng, NAMES, max(2, size // 24))
+    choices = (PLACES, [f"{colour} {thing}" for colour in COLOURS for thing in THINGS], ANIMALS)
+    known: list[dict[str, str]] = [{} for _ in _CHANGES]
+    sentences = list[str]()
+    while len(sentences) < len(people) or 5 * len(sentences) < size:
+        name = people[len(sentences)] if len(sentences) < len(people) else rng.choice(people)
+        kind = rng.randrange(len(_CHANGES))
+        known[kind][name] = rng.choice(choices[kind])
+        sentences.append(f"{name} {_CHANGES[kind][0]} {known[kind][name]}.")
 
     def ask() -> Turn:
-        asked = rng.sample(people, min(MOST, len(people)))
-        return f"Where is {', '.join(asked)}?", ", ".join(f"{name} is in the {places[name]}" for name in asked) + "."
+        kind = rng.choice([kind for kind, found in enumerate(known) if found])
+        asked = distinct(rng, list(known[kind]), MOST)
+        _, question, form = _CHANGES[kind]
+        answer = ", ".join(f"{name} {form} {known[kind][name]}" for name in asked)
+        return question.format(", ".join(asked)), f"{answer}."
 
     return " ".join(sentences), ask, ()

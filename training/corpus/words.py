@@ -19,7 +19,7 @@ THINGS = (
     "box", "scarf", "rope", "chair", "brush", "clock",
 )  # fmt: skip
 ANIMALS = (
-    "cat", "dog", "goat", "hen", "horse", "mouse", "owl", "duck",
+    "cat", "dog", "goat", "hen", "horse", "mouse", "bird", "duck",
 )  # fmt: skip
 VERBS = (("sleeps", "sleep"), ("sings", "sing"), ("waits", "wait"), ("works", "work"), ("reads", "read"))
 FILLERS = (

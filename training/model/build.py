@@ -105,12 +105,16 @@ class TrainableModel:
         *,
         dense: bool = False,
         scoring: bool = True,
+        is_rounding: bool = True,
     ) -> None:
-        """`dense` selects every visible row; then `scoring` may be left out as well."""
+        """`dense` selects every visible row; then `scoring` may be left out as well.
+
+        Without `is_rounding` weights are the masters themselves; activations and rows are rounded as ever.
+        """
         block_size = masters.config.indexer.candidate_block_size
         self.tape = Tape(block_size=block_size, scoring=scoring or not dense)
         self._dense = dense
-        self._weights = RoundedWeights(masters)
+        self._weights = RoundedWeights(masters, is_rounding=is_rounding)
         self._builder = TrainingBuilder(self._weights, profile, self.tape)
         self._config = masters.config
         self._token_map = token_map

@@ -83,12 +83,13 @@ class RoundedWeight(Quantized):
 
 
 class RoundedWeights(Checkpoint):
-    """The masters as one forward sees them, each rounded once."""
+    """The masters as one forward sees them, each rounded once; or, to compare, as they are."""
 
-    def __init__(self, masters: Masters) -> None:
+    def __init__(self, masters: Masters, *, is_rounding: bool = True) -> None:
         # Nothing of an opened checkpoint's files is there, and nothing of its bookkeeping is wanted.
         self.config, self.specs, self.scopes = masters.config, masters.specs, frozenset(Scope)
         self._masters = masters
+        self._is_rounding = is_rounding
         self._rounded: dict[str, Tensor] = {}
         self._experts: dict[str, tuple[Tensor, ...]] = {}
 
@@ -120,11 +121,12 @@ class RoundedWeights(Checkpoint):
         """FP32 [..., d]: rows of a layer's Engram table, rounded."""
         table = self._masters.parameters[f"layers.{layer_id}.engram.embed.weight"]
         rows = table.index_select(0, row_ids.flatten())
-        return fp8_32(rows).view(*row_ids.shape, -1)
+        return (fp8_32(rows) if self._is_rounding else rows).view(*row_ids.shape, -1)
 
     def _once(self, key: str, spec: TensorSpec) -> Tensor:
         if key not in self._rounded:
-            self._rounded[key] = _round(self._masters.parameters[key], spec)
+            value = self._masters.parameters[key]
+            self._rounded[key] = _round(value, spec) if self._is_rounding else value
         return self._rounded[key]
 
 

@@ -1,4 +1,4 @@
-"""Decode time per token against context on the embedded default, split into index scoring and the rest.
+"""Decode time per token against context on a small random checkpoint, split into index scoring and the rest.
 
     python benchmarks/context.py [--quick] [--most N] [--steps N] [--threads N] [--json]
 
@@ -14,21 +14,24 @@ rows.  Scoring compares the token with every compressed row and grows; the bars 
 a time, at exactly that context, again and again; the fastest step counts, since whatever disturbs one makes it slower.
 
 Reading 65,536 tokens takes the reference kernels many minutes, and no time here depends on what was read.  So one page
-is computed and its bytes are copied to all others; windows are those of that page.
+is computed and its bytes are copied to all others; windows are those of that page.  The checkpoint is what
+`flash41 make-tiny` writes, whose positions do not end where those of the embedded default do.
 """
 
 import argparse
 import json
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from flash41.cache.paged import PagedStore
 from flash41.cache.placement import Placement
-from flash41.checkpoint.default import default_checkpoint
-from flash41.config.huggingface import read_config
+from flash41.checkpoint.embedded import tiny_config
 from flash41.config.run import RunWish
 from flash41.engine.load import LoadedModel, load_model
 from flash41.engine.plan import PlannedSpan, StepPlan
@@ -36,10 +39,12 @@ from flash41.engine.runner import Runner
 from flash41.kernels.select import select_kernels
 from flash41.model.indexer import Indexer
 from flash41.planning.resolve import resolve
+from flash41.tools.tiny import make_tiny
 
 SHORTEST, LONGEST, QUICK_LONGEST = 256, 65_536, 4096
 FACTOR = 2
 STEPS, QUICK_STEPS = 20, 3
+SEED = 41
 BAR_MS = 2.0
 """Milliseconds of one sign of a bar."""
 
@@ -128,7 +133,7 @@ def measure(runner: Runner, store: PagedStore, clock: ScoringClock, context: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Decode time per token against context on the embedded default.")
+    parser = argparse.ArgumentParser(description="Decode time per token against context on a small random checkpoint.")
     parser.add_argument("--quick", action="store_true", help=f"up to {QUICK_LONGEST:,} tokens, in a few seconds")
     parser.add_argument("--most", type=int, help=f"longest context, at least {SHORTEST}; {LONGEST:,} without --quick")
     parser.add_argument("--steps", type=int, help="tokens at each context, of which the fastest counts")
@@ -139,25 +144,32 @@ def main() -> None:
     if longest < SHORTEST:
         parser.error(f"--most: got {longest}, expected at least {SHORTEST}")
     torch.set_num_threads(arguments.threads)
-    directory = default_checkpoint()
-    wish, last = RunWish(), read_config(directory).max_positions
+    last = tiny_config().max_positions
     if longest > last:
         parser.error(f"--most: got {longest}, expected at most the model's {last} positions")
-    model = load_model(directory, wish.profile, wish.pool, select_kernels("auto"))
+    if not arguments.json:
+        print(f"{'context':>9}  {'ms/token':>9}  {'index ms':>9}  {'rest ms':>9}")
+    num_steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        for point in points(Path(folder), longest, num_steps):
+            print(json.dumps(asdict(point)) if arguments.json else point.line(), flush=True)
+
+
+def points(folder: Path, longest: int, num_steps: int) -> Iterator[Point]:
+    """One measurement per context, of a checkpoint that is made in a folder."""
+    make_tiny(folder / "tiny", tiny_config(), SEED)
+    wish = RunWish()
+    model = load_model(folder / "tiny", wish.profile, wish.pool, select_kernels("auto"))
     clock = ScoringClock(model.backbone)
     runner, store = prepared(model, longest)
-    num_steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
     contexts = [SHORTEST]
     while contexts[-1] * FACTOR <= longest:
         contexts.append(contexts[-1] * FACTOR)
     if contexts[-1] < longest:
         contexts.append(longest)
     measure(runner, store, clock, SHORTEST, 3)  # decodes the weights
-    if not arguments.json:
-        print(f"{'context':>9}  {'ms/token':>9}  {'index ms':>9}  {'rest ms':>9}")
     for context in contexts:
-        point = measure(runner, store, clock, context, num_steps)
-        print(json.dumps(asdict(point)) if arguments.json else point.line(), flush=True)
+        yield measure(runner, store, clock, context, num_steps)
 
 
 if __name__ == "__main__":

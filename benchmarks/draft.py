@@ -109,6 +109,7 @@ def main() -> None:
         prompts=("Once upon a time",),
         temperatures=(1.0,),
         max_tokens=tokens,
+        ignore_eos=True,
         threads=arguments.threads,
     )
     runs = check_drafts(wish)

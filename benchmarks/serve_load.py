@@ -62,6 +62,8 @@ SLOTS = 8
 SETTLE_SECONDS = 20.0
 MEMORY_SLACK_BYTES = 8 * 2**20
 """What an allocator may keep from one load to the next."""
+ENDLESS = {1: -100.0}
+"""Bias against the end of an answer: all are as long as they may be."""
 SERVE = "from flash41.cli.main import main; main()"
 
 
@@ -84,6 +86,7 @@ def asks(num_clients: int, num_tokens: int) -> list[Ask]:
                 "messages": [{"role": "user", "content": " ".join(draw.choices(words, k=draw.randint(1, 12)))}],
                 "max_tokens": num_tokens,
                 "seed": number,
+                "logit_bias": {str(token_id): bias for token_id, bias in ENDLESS.items()},
                 "stream": True,
             },
             leaves_after=draw.randint(1, num_tokens - 1) if number in leaving else None,
@@ -175,7 +178,7 @@ class Server:
 def alone(llm: LLM, ask: Ask) -> str:
     """The text of one request that the library computes alone."""
     conversation = llm.codec.convert(ask.body)
-    params = SamplingParams(max_tokens=ask.body["max_tokens"], seed=ask.body["seed"])
+    params = SamplingParams(max_tokens=ask.body["max_tokens"], seed=ask.body["seed"], logit_bias=ENDLESS)
     watcher, reason = llm.chat_watcher(params, conversation), None
     for event in llm.stream(llm.codec.encode(conversation).ids, params):
         watcher.push(event.token.token_id)
@@ -251,7 +254,7 @@ def by_library(llm: LLM, steps: StepCounter, wanted: list[Ask]) -> Figures:
     """All requests at once in this process."""
     requests = []
     for ask in wanted:
-        params = SamplingParams(max_tokens=ask.body["max_tokens"])
+        params = SamplingParams(max_tokens=ask.body["max_tokens"], logit_bias=ENDLESS)
         requests.append(llm.request(llm.codec.encode(llm.codec.convert(ask.body)).ids, params, ask.body["seed"]))
     before, wall, spent = steps.count, time.perf_counter(), time.process_time()
     tokens = sum(len(answer.tokens) for answer in llm.as_finished(requests))

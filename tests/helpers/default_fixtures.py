@@ -1,4 +1,4 @@
-"""Fixtures of the folders that use the embedded default: made once, in a cache directory that is nobody's own.
+"""Checkpoints that tests ask: the embedded default, and a small random one, made once, whose answers do not end.
 
 A folder's conftest.py imports the ones it uses.
 """
@@ -7,24 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from flash41.checkpoint.default import write_default
+from flash41.checkpoint.default import default_checkpoint
+from flash41.checkpoint.embedded import tiny_config, tiny_tokenizer_files
+from flash41.checkpoint.synthetic import synthetic_weights
+from flash41.checkpoint.writer import write_checkpoint
+
+SEED = 41
+"""That of `flash41 make-tiny`."""
 
 
 @pytest.fixture(scope="session")
-def default_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user cache directory that holds the default checkpoint."""
-    cache = tmp_path_factory.mktemp("cache")
-    write_default(cache / "flash41" / "default")
-    return cache
+def default_directory() -> Path:
+    return default_checkpoint()
 
 
 @pytest.fixture(scope="session")
-def default_directory(default_cache: Path) -> Path:
-    return default_cache / "flash41" / "default"
+def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `flash41 make-tiny` makes, in three shards."""
+    directory, config = tmp_path_factory.mktemp("random") / "tiny", tiny_config()
+    weights = synthetic_weights(config, SEED)
+    write_checkpoint(directory, config, weights, num_shards=3, tokenizer_files=tiny_tokenizer_files())
+    return directory
 
 
 @pytest.fixture
-def user_cache(default_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`default_cache` as the cache directory of this process."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(default_cache))
-    return default_cache
+def tiny_as_default(tiny_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`tiny_directory` where a command of this process is given no checkpoint."""
+    for module in ("checkpoint.default", "engine.llm"):
+        monkeypatch.setattr(f"flash41.{module}.default_checkpoint", lambda: tiny_directory)
+    return tiny_directory

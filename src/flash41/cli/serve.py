@@ -76,7 +76,7 @@ def serve(
     if image_root is not None and not image_root.is_dir():
         raise typer.BadParameter(f"got '{image_root}', expected a folder", param_hint="--image-root")
     from flash41.chat.conversation import MODEL_NAME
-    from flash41.checkpoint.embedded import tiny_config
+    from flash41.checkpoint.embedded import default_config
     from flash41.config.huggingface import read_config
     from flash41.server.security import read_keys
 
@@ -94,7 +94,7 @@ def serve(
         image_root=image_root,
         image_http=image_http,
         grace_seconds=grace,
-        model_config=tiny_config() if model is None else read_config(model),
+        model_config=default_config() if model is None else read_config(model),
     )
     keywords = {"model": None if model is None else str(model), **engine.keywords()}
     raise typer.Exit(_served(keywords, served_model_name or [MODEL_NAME], settings, log_json))

@@ -40,6 +40,8 @@ class DraftCheckWish:
     """At which every prompt is answered, above 0 with a seed."""
     max_tokens: int = 24
     """Tokens of an answer."""
+    ignore_eos: bool = False
+    """Whether answers go on behind their end, so that all are of that length."""
     profile: str = "vendor"
     kv_cache_dtype: str | None = None
     index_cache_dtype: str | None = None
@@ -178,7 +180,9 @@ def _answers(
     requests = []
     for prompt in wish.prompts:
         for temperature in wish.temperatures:
-            params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=SEED, logprobs=1)
+            params = SamplingParams(
+                max_tokens=max_tokens, temperature=temperature, seed=SEED, logprobs=1, ignore_eos=wish.ignore_eos
+            )
             requests.append(llm.request(llm.encode(prompt), params))
     numbers = {request.request_id: number for number, request in enumerate(requests)}
     if llm.engine.drafting is not None:

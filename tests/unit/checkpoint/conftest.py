@@ -1,5 +1,5 @@
-"""Tests of the embedded default share one."""
+"""Tests of the embedded default and of what is read as it."""
 
-from helpers.default_fixtures import default_cache, default_directory
+from helpers.default_fixtures import default_directory
 
-__all__ = ["default_cache", "default_directory"]
+__all__ = ["default_directory"]

@@ -1,13 +1,9 @@
-"""Compiled kernels are shared by all tests, whatever cache directory a test gives a program; which files go first."""
+"""Which files go first, and what the garbage collector need not look at."""
 
 import gc
-import os
 from pathlib import Path
 
-import platformdirs
 import pytest
-
-from flash41.kernels.cpu.build import CACHE_VARIABLE
 
 LONG_FILES_FIRST = (
     "shape/test_documents.py",
@@ -20,10 +16,6 @@ LONG_FILES_FIRST = (
     *(f"unit/{room}" for room in ("engine", "tools", "helpers", "cli", "server", "checkpoint", "kernels")),
 )
 """Files and folders of `tests`; files of the others take a second or two."""
-
-
-def pytest_configure() -> None:
-    os.environ.setdefault(CACHE_VARIABLE, str(platformdirs.user_cache_path("flash41")))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

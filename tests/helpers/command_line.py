@@ -19,10 +19,9 @@ def invoke(*arguments: str | Path) -> typer.testing.Result:
     return typer.testing.CliRunner().invoke(build_app(), [str(argument) for argument in arguments])
 
 
-def environment(cache: Path | None = None) -> dict[str, str]:
-    """This process's environment with the source tree to import from and, if given, another cache directory."""
-    found = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return found if cache is None else {**found, "XDG_CACHE_HOME": str(cache)}
+def environment() -> dict[str, str]:
+    """This process's environment with the source tree to import from."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
 def program(

@@ -1,4 +1,4 @@
-"""Four raw prompts of the embedded default, and what an engine answers to them."""
+"""Four raw prompts of the small random model, and what an engine answers to them."""
 
 from flash41.engine.llm import LLM
 from flash41.engine.request import SamplingParams

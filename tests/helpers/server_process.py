@@ -69,10 +69,10 @@ def is_gone(pid: int, patience_seconds: float) -> bool:
 
 
 @contextlib.contextmanager
-def serving(cache: Path, *options: str) -> Iterator[ServerProcess]:
-    """A server with the embedded default on a free port; killed if it is still there at the end."""
-    command = [sys.executable, "-c", NOTE_AT_END + PROGRAM, "serve", "--port", "0", *options]
-    env = {**environment(cache=cache), "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
+def serving(model: Path, *options: str) -> Iterator[ServerProcess]:
+    """A server with a model on a free port; killed if it is still there at the end."""
+    command = [sys.executable, "-c", NOTE_AT_END + PROGRAM, "serve", "--model", str(model), "--port", "0", *options]
+    env = {**environment(), "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
     )

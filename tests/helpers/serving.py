@@ -4,16 +4,15 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any, TypeVar
 
 from flash41.chat.conversation import ChatCodec
-from flash41.chat.tokenizer import Tokenizer
 from flash41.server.app import Application, create_app
 from flash41.server.conversations import ConstraintFor
 from flash41.server.service import Job, ModelFacts
 from flash41.server.settings import ServerSettings
 from flash41.server.stub import ScriptedService
+from helpers.tiny_tokenizer import TINY_IMAGE_ID, TINY_TOKENIZER
 
 T = TypeVar("T")
 
@@ -25,13 +24,9 @@ COMPLETIONS = "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
 
-def default_codec() -> ChatCodec:
-    """The codec of the embedded default."""
-    with resources.as_file(resources.files("flash41.checkpoint") / "data" / "default" / "tokenizer.json") as path:
-        tokenizer = Tokenizer.from_file(path)
-    image = tokenizer.id_of("<｜deepseek_image｜>")
-    assert image is not None
-    return ChatCodec(tokenizer, image)
+def small_codec() -> ChatCodec:
+    """The codec of the small random checkpoint."""
+    return ChatCodec.from_directory(TINY_TOKENIZER, TINY_IMAGE_ID)
 
 
 def facts(**changes: Any) -> ModelFacts:

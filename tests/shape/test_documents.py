@@ -79,24 +79,22 @@ def first_steps() -> set[tuple[Path, int]]:
     return {*found.values()}
 
 
-def shell(folder: Path, interpreter: list[str], cache: Path) -> dict[str, str]:
+def shell(folder: Path, interpreter: list[str]) -> dict[str, str]:
     """An environment in which `flash41` and `python` are those under test, run by an interpreter."""
     folder.mkdir()
     for name, arguments in {"flash41": ["-c", PROGRAM], "python": []}.items():
         path = folder / name
         path.write_text(f'#!/bin/sh\nexec {shlex.join([*interpreter, *arguments])} "$@"\n')
         path.chmod(0o755)
-    return {**environment(cache=cache), "PATH": f"{folder}:{os.environ['PATH']}"}
+    return {**environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 @pytest.fixture(scope="module")
 def shells(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, str]]:
-    """Environments that share a cache of our own, by whether each line starts processes of its own."""
+    """Environments, by whether each line starts processes of its own."""
     folder = tmp_path_factory.mktemp("shells")
     interpreters = {True: [sys.executable], False: forked_python()}
-    return {
-        fresh: shell(folder / str(fresh), interpreter, folder / "cache") for fresh, interpreter in interpreters.items()
-    }
+    return {fresh: shell(folder / str(fresh), interpreter) for fresh, interpreter in interpreters.items()}
 
 
 @each_of

@@ -1,6 +1,6 @@
-"""System tests run whole models; those of commands and servers run the embedded default."""
+"""System tests run whole models; those of commands and servers run a small random one."""
 
-from helpers.default_fixtures import default_cache, default_directory
+from helpers.default_fixtures import default_directory, tiny_directory
 from helpers.model_fixtures import (
     checkpoint,
     golden_traces,
@@ -12,11 +12,11 @@ from helpers.model_fixtures import (
 
 __all__ = [
     "checkpoint",
-    "default_cache",
     "default_directory",
     "golden_traces",
     "models",
     "models_of_backends",
     "quick_models",
     "second_checkpoint",
+    "tiny_directory",
 ]

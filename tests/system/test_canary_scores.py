@@ -1,4 +1,4 @@
-"""What the card of the embedded default promises of its answers; nothing is promised by a default without a card.
+"""What the card of the embedded default promises of its answers.
 
     card.json   {"canary": {"samples": 12,
                             "at_least": {"facts": 0.9, ...},
@@ -25,10 +25,7 @@ Promises = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def promises(default_directory: Path) -> Promises:
-    path = default_directory / "card.json"
-    if not path.is_file():
-        pytest.skip("the embedded default has no card: its weights are random")
-    found: Promises = json.loads(path.read_text(encoding="utf-8"))["canary"]
+    found: Promises = json.loads((default_directory / "card.json").read_text(encoding="utf-8"))["canary"]
     return found
 
 

@@ -13,12 +13,12 @@ PROMPT = r"(?:^|[\r\n])>"
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 
 
-def command(python: list[str], *options: str) -> list[str]:
-    return [*python, "-c", PROGRAM, "chat", "--seed", "5", *options]
+def command(python: list[str], model: Path, *options: str) -> list[str]:
+    return [*python, "-c", PROGRAM, "chat", "--model", str(model), "--seed", "5", *options]
 
 
-def env(cache: Path, state: Path) -> dict[str, str]:
-    found = {**environment(cache=cache), "XDG_STATE_HOME": str(state), "PYTHONWARNINGS": "error"}
+def env(state: Path) -> dict[str, str]:
+    found = {**environment(), "XDG_STATE_HOME": str(state), "PYTHONWARNINGS": "error"}
     found.pop("NO_COLOR", None)
     return {**found, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
 
@@ -38,8 +38,8 @@ def order(screen: Terminal, line: str, told: str) -> None:
     screen.until(PROMPT)
 
 
-def test_a_conversation_is_typed(default_cache: Path, tmp_path: Path) -> None:
-    with terminal(command(forked_python(), "--max-tokens", "3"), env(default_cache, tmp_path)) as screen:
+def test_a_conversation_is_typed(tiny_directory: Path, tmp_path: Path) -> None:
+    with terminal(command(forked_python(), tiny_directory, "--max-tokens", "3"), env(tmp_path)) as screen:
         screen.until(r"/help lists commands\.")
         screen.until(PROMPT)
         num_tokens, short = ask(screen, "hello\r")
@@ -74,9 +74,9 @@ def test_a_conversation_is_typed(default_cache: Path, tmp_path: Path) -> None:
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 
-def test_an_interrupt_stops_the_answer_only_and_no_history_leaves_no_file(default_cache: Path, tmp_path: Path) -> None:
+def test_an_interrupt_stops_the_answer_only_and_no_history_leaves_no_file(tiny_directory: Path, tmp_path: Path) -> None:
     # A process of its own: Ctrl-C is a signal of the terminal that it leads.
-    with terminal(command([sys.executable], "--no-history"), env(default_cache, tmp_path)) as screen:
+    with terminal(command([sys.executable], tiny_directory, "--no-history"), env(tmp_path)) as screen:
         screen.until(PROMPT)
         screen.type("never sent" + CTRL_C)
         screen.until(PROMPT)

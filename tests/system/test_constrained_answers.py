@@ -28,8 +28,8 @@ SCHEMAS: list[Any] = [
 
 
 @pytest.fixture(scope="module")
-def llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_model_len=2048)
+def llm(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_model_len=2048)
 
 
 def is_valid(schema: Any, text: str) -> bool:

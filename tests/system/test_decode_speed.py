@@ -6,7 +6,6 @@ kind (weights decoded anew at every step, a cache that is copied), and passes on
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ GUARD_TOKENS_PER_SECOND = WANTED_TOKENS_PER_SECOND / 5
 
 
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+def lines() -> list[dict[str, float]]:
     """What the quick benchmark prints; the better of two runs, should another program disturb the first."""
     found: list[dict[str, float]] = []
     for _ in range(2):
@@ -27,7 +26,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
             capture_output=True,
             text=True,
             check=False,
-            env={**environment(cache=Path(tmp_path_factory.mktemp("cache"))), "PYTHONWARNINGS": "error"},
+            env={**environment(), "PYTHONWARNINGS": "error"},
             timeout=200,
         )
         assert result.returncode == 0, result.stderr

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.lazily import lazily
 from helpers.scripted_server import listening_at
-from helpers.serving import Scripted, default_codec
+from helpers.serving import Scripted, small_codec
 
 schemathesis = lazily("schemathesis")
 SLOWEST_SECONDS = 5.0
@@ -23,7 +23,7 @@ SLOWEST_SECONDS = 5.0
 
 @pytest.fixture(scope="module")
 def scripted() -> Scripted:
-    return Scripted(default_codec(), "because</think>Hi")
+    return Scripted(small_codec(), "because</think>Hi")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from types import ModuleType
 
 from helpers.command_line import ROOT
 from helpers.scripted_server import listening_at
-from helpers.serving import Scripted, default_codec
+from helpers.serving import Scripted, small_codec
 
 SLOWEST_SECONDS = 5.0
 """Five times what a refusal may take."""
@@ -24,7 +24,7 @@ def hostile() -> ModuleType:
 
 
 def test_whatever_is_sent_is_refused_at_once_and_nothing_is_computed() -> None:
-    scripted, bench = Scripted(default_codec()), hostile()
+    scripted, bench = Scripted(small_codec()), hostile()
     with listening_at(scripted) as url:
         host, _, port = url.removeprefix("http://").rpartition(":")
         found = list(bench.measured((host, int(port)), bench.attacks(MILLION)))

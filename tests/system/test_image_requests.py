@@ -292,12 +292,12 @@ def test_replays_show_pictures_again(model: LoadedModel) -> None:
     assert tested.stats.replayed_tokens > 0
 
 
-def test_the_embedded_default_answers_about_pictures(default_directory: Path) -> None:
+def test_a_small_random_model_answers_about_pictures(tiny_directory: Path) -> None:
     from flash41.chat.conversation import Message
     from flash41.chat.parts import Image as Shown
     from flash41.engine.llm import LLM
 
-    llm = LLM(default_directory, max_model_len=256)
+    llm = LLM(tiny_directory, max_model_len=256)
     file = io.BytesIO()
     Image.radial_gradient("L").save(file, "PNG")
     message = Message(role="user", content=("What is this?", Shown(file.getvalue())))

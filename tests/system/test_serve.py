@@ -1,4 +1,4 @@
-"""`flash41 serve` as users meet it: a process, the embedded default, and the clients they already have."""
+"""`flash41 serve` as users meet it: a process, a small random model, and the clients they already have."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture(scope="module")
-def server(default_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(tiny_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text(f"{KEY}\n")
-    with serving(default_cache, "--api-key-file", str(keys), "--log-json", "--max-body", "1M") as found:
+    with serving(tiny_directory, "--api-key-file", str(keys), "--log-json", "--max-body", "1M") as found:
         yield found
 
 
@@ -47,8 +47,8 @@ def claude(server: ServerProcess) -> Iterator[anthropic.Anthropic]:
 
 
 @pytest.fixture(scope="module")
-def llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_num_seqs=1)
+def llm(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_num_seqs=1)
 
 
 def test_the_plan_is_printed_and_then_one_line_with_the_address(server: ServerProcess) -> None:

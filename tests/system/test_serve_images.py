@@ -1,4 +1,4 @@
-"""Pictures over HTTP: a process, the embedded default, sound files and hostile ones within two seconds and 600 MB."""
+"""Pictures over HTTP: a process, a small random model, sound files and hostile ones within two seconds and 600 MB."""
 
 import base64
 import io
@@ -35,9 +35,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(default_cache: Path, root: Path) -> Iterator[ServerProcess]:
+def server(tiny_directory: Path, root: Path) -> Iterator[ServerProcess]:
     options = ("--block-size", "16", "--state-image-interval", "16", "--image-root", str(root))
-    with serving(default_cache, *options) as found:
+    with serving(tiny_directory, *options) as found:
         yield found
 
 

@@ -39,9 +39,9 @@ def until_running(server: ServerProcess, count: int) -> None:
 
 
 def test_an_engine_that_is_killed_ends_every_answer_with_an_error_and_the_server_with_status_1(
-    default_cache: Path,
+    tiny_directory: Path,
 ) -> None:
-    with serving(default_cache) as server:
+    with serving(tiny_directory) as server:
         streamed, whole = list[str](), list[str]()
         clients = [ask(server, streamed, stream=True), ask(server, whole, stream=False)]
         until_running(server, 2)
@@ -58,8 +58,8 @@ def test_an_engine_that_is_killed_ends_every_answer_with_an_error_and_the_server
         assert "Traceback" not in "".join(server.end_of_log())
 
 
-def test_an_engine_whose_server_is_killed_ends_too(default_cache: Path) -> None:
-    with serving(default_cache) as server:
+def test_an_engine_whose_server_is_killed_ends_too(tiny_directory: Path) -> None:
+    with serving(tiny_directory) as server:
         client = ask(server, [], stream=True)
         until_running(server, 1)
         engine_pid = server.engine_pid

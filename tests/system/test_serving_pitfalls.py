@@ -15,7 +15,7 @@ from flash41.config.huggingface import config_from_dict
 from flash41.errors import ConfigError
 from helpers.command_line import ROOT
 from helpers.config_documents import patched
-from helpers.serving import CHAT, COMPLETIONS, HELLO, MESSAGES, RESPONSES, Scripted, default_codec
+from helpers.serving import CHAT, COMPLETIONS, HELLO, MESSAGES, RESPONSES, Scripted, small_codec
 
 HERE = "system/test_serving_pitfalls.py"
 SERVED = "unit/server/test_chat.py"
@@ -60,7 +60,7 @@ ROWS: dict[int, Sequence[tuple[str, str]]] = {
 
 @pytest.fixture(scope="module")
 def codec() -> ChatCodec:
-    return default_codec()
+    return small_codec()
 
 
 def test_every_row_has_a_test_that_exists() -> None:

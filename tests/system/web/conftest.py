@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 
 from flash41.chat.conversation import ChatCodec
 from helpers.browser import executable, launched
-from helpers.serving import default_codec
+from helpers.serving import small_codec
 
 
 @pytest.fixture(scope="package")
@@ -25,4 +25,4 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def codec() -> ChatCodec:
-    return default_codec()
+    return small_codec()

@@ -20,8 +20,8 @@ from helpers.web_page import PHONE, ask, ended
 
 
 @pytest.fixture(scope="module")
-def server(default_cache: Path) -> Iterator[ServerProcess]:
-    with serving(default_cache, "--block-size", "32", "--state-image-interval", "32", "--max-num-seqs", "2") as found:
+def server(tiny_directory: Path) -> Iterator[ServerProcess]:
+    with serving(tiny_directory, "--block-size", "32", "--state-image-interval", "32", "--max-num-seqs", "2") as found:
         yield found
 
 
@@ -51,7 +51,7 @@ def test_the_anatomy_tab_says_why_it_is_empty(browser: Browser, codec: ChatCodec
 # The engine itself.
 
 
-def test_the_embedded_default_answers_as_it_does_everybody(browser: Browser, server: ServerProcess) -> None:
+def test_the_engine_answers_as_it_does_everybody(browser: Browser, server: ServerProcess) -> None:
     with opened(browser, server.url) as page:
         page.get_by_label("Thinking", exact=True).uncheck()
         page.get_by_role("button", name="Settings").click()

@@ -5,7 +5,7 @@ import pytest
 from flash41.chat.conversation import ChatCodec
 from flash41.chat.tokenizer import Tokenizer
 from helpers.release_tokenizer import release_tokenizer_text
-from helpers.serving import default_codec as serving_codec
+from helpers.serving import small_codec as serving_codec
 
 RELEASE_IMAGE_ID = 129264
 
@@ -28,5 +28,5 @@ def release_codec(release_directory: Path) -> ChatCodec:
 
 
 @pytest.fixture(scope="session")
-def default_codec() -> ChatCodec:
+def small_codec() -> ChatCodec:
     return serving_codec()

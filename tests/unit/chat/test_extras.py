@@ -50,28 +50,28 @@ def test_an_effort_that_is_no_number_from_1_to_100_is_refused(effort: object) ->
         split({"reasoning_effort": effort}, Protocol.CHAT)
 
 
-def test_any_tool_in_messages_is_the_one_tool_there_is(default_codec: ChatCodec) -> None:
+def test_any_tool_in_messages_is_the_one_tool_there_is(small_codec: ChatCodec) -> None:
     asked = {**ASK, "tools": TOOLS, "tool_choice": {"type": "any"}}
-    conversation = default_codec.convert(asked, protocol=Protocol.MESSAGES)
+    conversation = small_codec.convert(asked, protocol=Protocol.MESSAGES)
     assert conversation.request.conversation.tool_choice == "required"
-    assert default_codec.render(conversation).text.endswith("<｜DSML｜ calls>\n")
+    assert small_codec.render(conversation).text.endswith("<｜DSML｜ calls>\n")
 
 
 @pytest.mark.parametrize("tools", [[], None, [*TOOLS, {"name": "g", "input_schema": {}}], "f", [5]])
-def test_any_of_several_tools_is_refused_rather_than_not_enforced(default_codec: ChatCodec, tools: object) -> None:
+def test_any_of_several_tools_is_refused_rather_than_not_enforced(small_codec: ChatCodec, tools: object) -> None:
     with pytest.raises(RequestError, match="exactly one"):
-        default_codec.convert({**ASK, "tools": tools, "tool_choice": {"type": "any"}}, protocol=Protocol.MESSAGES)
+        small_codec.convert({**ASK, "tools": tools, "tool_choice": {"type": "any"}}, protocol=Protocol.MESSAGES)
 
 
-def test_any_tool_is_refused_while_thinking(default_codec: ChatCodec) -> None:
+def test_any_tool_is_refused_while_thinking(small_codec: ChatCodec) -> None:
     asked = {**ASK, "thinking": {"type": "enabled"}, "tools": TOOLS, "tool_choice": {"type": "any"}}
     with pytest.raises(RequestError, match="Thinking mode does not support"):
-        default_codec.convert(asked, protocol=Protocol.MESSAGES)
+        small_codec.convert(asked, protocol=Protocol.MESSAGES)
 
 
 @pytest.mark.parametrize("protocol", [Protocol.RESPONSES, Protocol.MESSAGES])
-def test_other_protocols_refuse_a_context(default_codec: ChatCodec, protocol: Protocol) -> None:
+def test_other_protocols_refuse_a_context(small_codec: ChatCodec, protocol: Protocol) -> None:
     body = {**ASK, "input": "h", "context": [{"role": "user", "content": "x"}]}
     with pytest.raises(RequestError, match="only Chat Completions"):
-        default_codec.convert(body, protocol=protocol)
-    default_codec.convert({**body, "context": None}, protocol=protocol)
+        small_codec.convert(body, protocol=protocol)
+    small_codec.convert({**body, "context": None}, protocol=protocol)

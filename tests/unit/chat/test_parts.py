@@ -56,19 +56,19 @@ def test_a_file_larger_than_any_image_may_be_is_refused(tmp_path: Path) -> None:
     assert raised.value.kind is ImageFault.SIZE
 
 
-def test_the_codec_renders_pictures_between_texts(default_codec: ChatCodec) -> None:
+def test_the_codec_renders_pictures_between_texts(small_codec: ChatCodec) -> None:
     message = Message(role="user", content=("A", Image(STAND_IN), "B"))
-    prompt = default_codec.encode(default_codec.conversation([message], thinking=False))
+    prompt = small_codec.encode(small_codec.conversation([message], thinking=False))
     (image,) = (
         spelling
-        for spelling in [default_codec.tokenizer.token_text(token) for token in prompt.ids]
+        for spelling in [small_codec.tokenizer.token_text(token) for token in prompt.ids]
         if "image" in spelling
     )
     assert f"A\n\n{image}\n\nB" in prompt.text
     assert [(source.kind, source.detail) for source in prompt.images] == [("data_url", "high")]
 
 
-def test_an_assistant_shows_no_pictures(default_codec: ChatCodec) -> None:
+def test_an_assistant_shows_no_pictures(small_codec: ChatCodec) -> None:
     messages = [Message(role="user", content="a"), Message(role="assistant", content=(Image(URL),))]
     with pytest.raises(RequestError, match="Image in assistant message is not supported"):
-        default_codec.conversation([*messages, Message(role="user", content="b")])
+        small_codec.conversation([*messages, Message(role="user", content="b")])

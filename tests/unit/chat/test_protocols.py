@@ -81,8 +81,8 @@ def joined(protocol: Protocol, data: list[Any]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def small(default_codec: ChatCodec) -> ChatCodec:
-    return default_codec
+def small(small_codec: ChatCodec) -> ChatCodec:
+    return small_codec
 
 
 @each_protocol

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from flash41.chat.stops import TextWatcher, check_stop
 from flash41.chat.tokenizer import Tokenizer
 from flash41.errors import RequestError
-from helpers.serving import default_codec
+from helpers.serving import small_codec
 from helpers.tiny_tokenizer import TINY_TOKENIZER
 
 EOS = 1
@@ -109,7 +109,7 @@ def test_the_cut_does_not_depend_on_the_tokens(text: str, stop: list[str], data:
 
 
 def test_pieces_are_certain_and_join_to_the_text() -> None:
-    codec = default_codec()
+    codec = small_codec()
     for text, expected in (("one STOP two", "one "), ("one STO two", "one STO two"), ("one ST", "one ST")):
         watcher, pieces = TextWatcher(codec.tokenizer, ["STOP", "two!"], None), list[str]()
         for token_id in codec.tokenizer.encode(text):

@@ -71,9 +71,7 @@ def test_a_shard_that_was_cut_is_told(package: Path) -> None:
     assert {fault.kind for fault in caught.value.faults} <= {FaultKind.HEADER, FaultKind.INDEX, FaultKind.SHARD}
 
 
-def test_a_package_in_an_archive_has_none_and_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_in_an_archive_has_none_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tmp_path / "flash41.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("data/default/config.json", "{}")

@@ -1,4 +1,4 @@
-"""Everything the real model does happens in the embedded default, in a prompt of 100 tokens."""
+"""Everything the real model does happens in the embedded default, in a prompt of some 300 tokens of its own world."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,27 +6,36 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flash41.checkpoint.embedded import tiny_config
+from flash41.chat.conversation import ChatCodec
+from flash41.checkpoint.embedded import default_config
 from flash41.config.run import Profile
 from flash41.config.topology import LayerMode, topology
 from flash41.engine.load import load_model
 from flash41.kernels.reference.backend import ReferenceKernels
+from flash41.tools.canary.conversations import read_set
 from flash41.tools.traces import trace
 from helpers.golden_judge import Array
 
-LENGTH = 100
+SHORTEST, LONGEST = 250, 400
 
 
 @pytest.fixture(scope="module")
-def traced(default_directory: Path) -> dict[str, Array]:
+def ids(default_directory: Path) -> tuple[int, ...]:
+    """A question about shelves of things, for which rows are selected again among candidates."""
+    codec = ChatCodec.from_directory(default_directory, default_config().tokens.image)
+    prompts = (codec.encode(codec.convert(question.body)).ids for question in read_set().chosen(("ledger",)))
+    return next(prompt for prompt in prompts if SHORTEST < len(prompt) < LONGEST)
+
+
+@pytest.fixture(scope="module")
+def traced(default_directory: Path, ids: tuple[int, ...]) -> dict[str, Array]:
     profile = Profile.VENDOR
     model = load_model(default_directory, profile, profile.default_pool, ReferenceKernels(), drafts=True)
-    ids = np.random.default_rng(0).integers(3, 1000, LENGTH).tolist()
     return trace(model, ids)
 
 
 def test_all_layer_modes_and_both_ratios_are_there() -> None:
-    layers = topology(tiny_config()).layers
+    layers = topology(default_config()).layers
     assert {layer.mode for layer in layers} == set(LayerMode)
     assert {layer.ratio for layer in layers} == {0, 1, 2}
     assert any(layer.produces_candidates for layer in layers)
@@ -34,19 +43,19 @@ def test_all_layer_modes_and_both_ratios_are_there() -> None:
 
 
 def test_the_parts_around_the_layers_are_there() -> None:
-    config = tiny_config()
+    config = default_config()
     assert len(config.engram.layer_ids) == 2
     assert config.dspark.num_stages == 3
     assert config.mhc.streams == 4
     assert config.vision.num_layers > 0
-    assert config.indexer.topk < LENGTH // 2
-    assert config.attention.window < LENGTH
+    assert config.indexer.topk < SHORTEST // 2
+    assert config.attention.window < SHORTEST
 
 
 def test_the_candidate_source_drops_blocks_that_are_visible(traced: dict[str, Array]) -> None:
-    config = tiny_config().indexer
+    config = default_config().indexer
     candidates = traced[f"trace/L{config.candidate_source_layer_id}.index.candidates"]
-    num_visible = np.arange(1, LENGTH + 1)
+    num_visible = np.arange(1, len(candidates) + 1)
     num_blocks = -(-num_visible // config.candidate_block_size)
     kept = (candidates >= 0).sum(1)
     assert (kept <= num_blocks).all()
@@ -59,11 +68,11 @@ def test_the_candidate_source_drops_blocks_that_are_visible(traced: dict[str, Ar
 
 
 def test_a_bounded_scorer_selects_other_rows_than_it_would_unbounded(traced: dict[str, Array]) -> None:
-    config = tiny_config()
+    config = default_config()
     (bounded,) = (layer.layer_id for layer in topology(config).layers if layer.bounded_by_candidates)
     scores, selected = (traced[f"trace/L{bounded}.index.{name}"] for name in ("scores", "selected"))
     topk, differing = config.indexer.topk, 0
-    for position in range(LENGTH):
+    for position in range(len(selected)):
         visible = scores[position, : position + 1]
         best = np.sort(np.argsort(-visible, kind="stable")[:topk])
         differing += list(best) != [row for row in selected[position] if row >= 0]
@@ -71,7 +80,7 @@ def test_a_bounded_scorer_selects_other_rows_than_it_would_unbounded(traced: dic
 
 
 def test_both_engram_tables_gates_and_all_experts_are_used(traced: dict[str, Array]) -> None:
-    config = tiny_config()
+    config = default_config()
     for layer_id in config.engram.layer_ids:
         assert len(np.unique(traced[f"trace/L{layer_id}.engram.rows"])) > 100
     for layer_id in range(config.num_layers):
@@ -83,9 +92,9 @@ def test_every_value_is_a_number_of_moderate_size(traced: dict[str, Array]) -> N
         if point.endswith("index.scores"):
             continue  # -inf where a row is not visible yet
         assert np.isfinite(values).all(), point
-    assert 1 < traced["logits"].std() < 10
+    assert 1 < traced["logits"].std() < 20
     assert traced["trace/final.norm"].std() < 10
 
 
 def test_the_head_prefers_no_token_for_every_row(traced: dict[str, Array]) -> None:
-    assert len(set(traced["logits"].argmax(1))) > 50
+    assert len(set(traced["logits"].argmax(1))) > 10

@@ -1,5 +1,5 @@
-"""Commands that need a model use the embedded default, from a cache of the tests."""
+"""Commands that need a model use the embedded default, or a random one in its place."""
 
-from helpers.default_fixtures import default_cache, default_directory, user_cache
+from helpers.default_fixtures import default_directory, tiny_as_default, tiny_directory
 
-__all__ = ["default_cache", "default_directory", "user_cache"]
+__all__ = ["default_directory", "tiny_as_default", "tiny_directory"]

@@ -13,7 +13,7 @@ CALLS = [
     {"prompt": [5, 6], "max_tokens": 2, "seed": 1},
 ]
 
-pytestmark = pytest.mark.usefixtures("user_cache")
+pytestmark = pytest.mark.usefixtures("tiny_as_default")
 
 
 @pytest.fixture

@@ -1,13 +1,9 @@
 import json
 
-import pytest
-
 from flash41.errors import RequestError
 from helpers.command_line import invoke
 
 SMALL = ("--prompt-tokens", "4", "--output-tokens", "3", "--requests", "2")
-
-pytestmark = pytest.mark.usefixtures("user_cache")
 
 
 def test_throughput_prints_a_row_per_concurrency_and_their_ratio() -> None:

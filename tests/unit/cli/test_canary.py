@@ -12,7 +12,7 @@ from helpers.command_line import invoke
 
 FEW = ("--family", "copying", "--family", "pictures", "--samples", "1", "--threads", "1")
 
-pytestmark = pytest.mark.usefixtures("user_cache")
+pytestmark = pytest.mark.usefixtures("tiny_as_default")
 
 
 def test_a_table_has_a_row_for_every_family() -> None:
@@ -86,10 +86,10 @@ def test_a_wrong_wish_is_one_line(wrong: tuple[str, ...], said: str, capsys: pyt
 
 
 def test_a_directory_without_a_tokenizer_is_refused(
-    default_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = tmp_path / "bare"
-    shutil.copytree(default_directory, bare)
+    shutil.copytree(tiny_directory, bare)
     (bare / "tokenizer.json").unlink()
     assert run(["canary", str(bare), *FEW]) == 1
     assert "tokenizer.json" in capsys.readouterr().err

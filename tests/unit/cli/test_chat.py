@@ -22,8 +22,6 @@ from helpers.scripted import SAMPLER, scripted
 EOS = 1
 SHORT = ("--max-tokens", "4", "--seed", "5")
 
-pytestmark = pytest.mark.usefixtures("user_cache")
-
 
 def talk(lines: str, *arguments: str) -> typer.testing.Result:
     return typer.testing.CliRunner().invoke(build_app(), ["chat", *arguments], input=lines)

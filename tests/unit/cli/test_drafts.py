@@ -15,7 +15,7 @@ from flash41.tools import draft_check as draft_check_module
 from flash41.tools.draft_check import Difference, DraftCheckWish, DraftRun
 from helpers.command_line import invoke
 
-pytestmark = pytest.mark.usefixtures("user_cache")
+pytestmark = pytest.mark.usefixtures("tiny_as_default")
 
 SHORT = ("hi", "--max-tokens", "6", "--seed", "5", "--max-model-len", "64")
 

@@ -68,7 +68,7 @@ def test_a_command_gets_its_own_parameters_and_one_record() -> None:
 
 @pytest.mark.parametrize("command", [("generate", "hi"), ("chat",), ("serve", "--port", "0"), ("bench", "latency")])
 def test_an_acceptance_rule_without_drafts_is_refused(
-    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], user_cache: object
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*command, "--draft-accept", "shared-noise"]) == 1
     captured = capsys.readouterr()

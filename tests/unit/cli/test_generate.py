@@ -21,7 +21,7 @@ from helpers.tiny_tokenizer import TINY_IMAGE_ID, TINY_TOKENIZER
 BOS, EOS = 0, 1
 SHORT = ("--max-tokens", "4", "--seed", "5")
 
-pytestmark = pytest.mark.usefixtures("user_cache")
+pytestmark = pytest.mark.usefixtures("tiny_as_default")
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +168,9 @@ def test_another_checkpoint_and_profile_can_be_named() -> None:
     assert tuple(found["output_ids"]) == expected.output_ids
 
 
-def test_the_answer_is_that_of_the_python_api_whatever_the_rows_of_a_step(default_directory: Path) -> None:
+def test_the_answer_is_that_of_the_python_api_whatever_the_rows_of_a_step(tiny_directory: Path) -> None:
     params = SamplingParams(max_tokens=4, temperature=0.8, top_p=0.7, seed=11)
-    (expected,) = LLM(default_directory).generate("Once upon a time", params)
+    (expected,) = LLM(tiny_directory).generate("Once upon a time", params)
     given = ("Once upon a time", "--raw", "--max-tokens", "4", "--temperature", "0.8", "--top-p", "0.7", "--seed", "11")
     for rows in ("512", "3"):
         found = document(*given, "--max-num-batched-tokens", rows)

@@ -17,7 +17,7 @@ from flash41.engine import llm as llm_module
 from flash41.engine.llm import LLM
 from helpers.command_line import invoke
 
-pytestmark = pytest.mark.usefixtures("user_cache")
+pytestmark = pytest.mark.usefixtures("tiny_as_default")
 
 SHORT = ("generate", "hi", "--max-tokens", "4", "--seed", "5", "--max-model-len", "64")
 
@@ -126,9 +126,9 @@ def test_the_help_says_the_defaults() -> None:
     assert "[default: all requests at full length]" in text
 
 
-def test_every_choice_of_a_plan_is_logged(default_directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_choice_of_a_plan_is_logged(tiny_directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="flash41.engine.llm")
-    llm = LLM(default_directory, max_model_len=64, max_num_seqs=2)
+    llm = LLM(tiny_directory, max_model_len=64, max_num_seqs=2)
     lines = [record.getMessage() for record in caplog.records if record.name == "flash41.engine.llm"]
     assert lines == [str(choice) for choice in llm.plan.choices]
     assert lines[0].startswith("slots 2: ")

@@ -18,12 +18,12 @@ def digests(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.iterdir())}
 
 
-def test_the_embedded_default_is_made_unless_told_otherwise(tmp_path: Path, default_directory: Path) -> None:
+def test_a_small_one_of_its_own_is_made_unless_told_otherwise(tmp_path: Path, tiny_directory: Path) -> None:
     result = invoke("make-tiny", tmp_path / "out")
     assert result.exit_code == 0, result.exception
     assert result.output == f"{tmp_path / 'out'}: {len(schema(tiny_config()))} tensors, seed 41\n"
     assert examine(tmp_path / "out").faults == ()
-    found, expected = digests(tmp_path / "out"), digests(default_directory)
+    found, expected = digests(tmp_path / "out"), digests(tiny_directory)
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         assert found[name] == expected[name]
 

@@ -33,13 +33,13 @@ def saved(path: Path) -> dict[str, Array]:
     ids=["plain", "draft", "chunks", "points"],
 )
 def test_the_file_holds_logits_and_every_point_asked_for(
-    options: tuple[str, ...], profile: Profile, points: tuple[str, ...], tmp_path: Path, default_directory: Path
+    options: tuple[str, ...], profile: Profile, points: tuple[str, ...], tmp_path: Path, tiny_directory: Path
 ) -> None:
     out = tmp_path / "t.npz"
-    command = ("trace", default_directory, "--token-ids", TEXT, "--out", out, "--backend", "reference")
+    command = ("trace", tiny_directory, "--token-ids", TEXT, "--out", out, "--backend", "reference")
     result = invoke(*command, *options)
     assert result.exit_code == 0, result.exception
-    model = load_model(default_directory, profile, profile.default_pool, ReferenceKernels(), drafts=True)
+    model = load_model(tiny_directory, profile, profile.default_pool, ReferenceKernels(), drafts=True)
     expected, found = trace(model, IDS, points=points, draft="--draft" in options), saved(out)
     assert set(found) == set(expected)
     for name, array in expected.items():
@@ -47,9 +47,9 @@ def test_the_file_holds_logits_and_every_point_asked_for(
     assert result.output == f"{out}: logits of 5 tokens and {len(expected) - 2} trace points\n"
 
 
-def test_a_file_like_another_engines_has_its_names(tmp_path: Path, default_directory: Path) -> None:
+def test_a_file_like_another_engines_has_its_names(tmp_path: Path, tiny_directory: Path) -> None:
     out = tmp_path / "t.npz"
-    command = ("trace", default_directory, "--token-ids", TEXT, "--out", out)
+    command = ("trace", tiny_directory, "--token-ids", TEXT, "--out", out)
     result = invoke(*command, "--like", "transformers", "--points", "L2.attn.in", "--points", "final.norm")
     assert result.exit_code == 0, result.exception
     assert result.output == f"{out}: logits of 5 tokens and 2 trace points\n"
@@ -75,10 +75,10 @@ def test_an_image_without_a_placeholder_is_an_error(tmp_path: Path) -> None:
     assert "placeholders of images (id 511): got 0" in str(result.exception)
 
 
-def test_a_target_is_replaced_only_by_force(tmp_path: Path, default_directory: Path) -> None:
+def test_a_target_is_replaced_only_by_force(tmp_path: Path, tiny_directory: Path) -> None:
     out = tmp_path / "t.npz"
     out.write_text("precious")
-    command = ("trace", default_directory, "--token-ids", "0", "--points", "embed", "--out", out)
+    command = ("trace", tiny_directory, "--token-ids", "0", "--points", "embed", "--out", out)
     assert "expected a name that does not exist yet" in str(invoke(*command).exception)
     assert out.read_text() == "precious"
     assert invoke(*command, "--force").exit_code == 0
@@ -97,9 +97,9 @@ def test_a_target_is_replaced_only_by_force(tmp_path: Path, default_directory: P
     ids=str,
 )
 def test_what_a_user_can_cause_is_an_error_and_no_file(
-    arguments: tuple[str, ...], error: type[Flash41Error], message: str, tmp_path: Path, default_directory: Path
+    arguments: tuple[str, ...], error: type[Flash41Error], message: str, tmp_path: Path, tiny_directory: Path
 ) -> None:
-    result = invoke("trace", default_directory, *arguments, "--out", tmp_path / "t.npz")
+    result = invoke("trace", tiny_directory, *arguments, "--out", tmp_path / "t.npz")
     assert type(result.exception) is error
     assert message in str(result.exception)
     assert list(tmp_path.iterdir()) == []
@@ -123,7 +123,7 @@ def test_such_an_error_is_one_line_and_status_1(tmp_path: Path, capsys: pytest.C
     ],
     ids=str,
 )
-def test_wrong_usage_ends_with_status_2(arguments: tuple[str, ...], message: str, default_directory: Path) -> None:
-    result = invoke("trace", default_directory, *arguments)
+def test_wrong_usage_ends_with_status_2(arguments: tuple[str, ...], message: str, tiny_directory: Path) -> None:
+    result = invoke("trace", tiny_directory, *arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())

@@ -1,16 +1,16 @@
-"""Tests of the engine run the golden checkpoint on the quickest kernels, and the embedded default as users do."""
+"""Tests of the engine run the golden checkpoint on the quickest kernels, and a small random one as users do."""
 
 from pathlib import Path
 
 import pytest
 
 from flash41.engine.llm import LLM
-from helpers.default_fixtures import default_cache, default_directory, user_cache
+from helpers.default_fixtures import default_directory, tiny_directory
 from helpers.llm_prompts import PARAMS, PROMPTS
 from helpers.model_fixtures import quick_models
 from helpers.models import Models
 
-__all__ = ["default_cache", "default_directory", "quick_models", "user_cache"]
+__all__ = ["default_directory", "quick_models", "tiny_directory"]
 
 
 @pytest.fixture(scope="session")
@@ -19,8 +19,8 @@ def models(quick_models: Models) -> Models:
 
 
 @pytest.fixture(scope="session")
-def shared_llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_model_len=64)
+def shared_llm(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_model_len=64)
 
 
 @pytest.fixture

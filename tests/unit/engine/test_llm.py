@@ -72,23 +72,21 @@ def test_an_answer_does_not_depend_on_its_company(llm: LLM, expected: list[tuple
 
 
 def test_one_slot_serves_several_prompts_one_after_the_other(
-    default_directory: Path, expected: list[tuple[int, ...]]
+    tiny_directory: Path, expected: list[tuple[int, ...]]
 ) -> None:
-    assert texts(LLM(default_directory, max_num_seqs=1)) == expected
+    assert texts(LLM(tiny_directory, max_num_seqs=1)) == expected
 
 
-def test_an_answer_does_not_depend_on_the_rows_of_a_step(
-    default_directory: Path, expected: list[tuple[int, ...]]
-) -> None:
-    assert texts(LLM(default_directory, max_num_seqs=3, max_num_batched_tokens=4)) == expected
+def test_an_answer_does_not_depend_on_the_rows_of_a_step(tiny_directory: Path, expected: list[tuple[int, ...]]) -> None:
+    assert texts(LLM(tiny_directory, max_num_seqs=3, max_num_batched_tokens=4)) == expected
 
 
 def test_an_answer_does_not_depend_on_the_memory_it_shares(
-    default_directory: Path, expected: list[tuple[int, ...]]
+    tiny_directory: Path, expected: list[tuple[int, ...]]
 ) -> None:
     longer = SamplingParams(max_tokens=20, seed=7, ignore_eos=True)
-    roomy = LLM(default_directory, max_model_len=64, block_size=16)
-    scarce = LLM(default_directory, max_model_len=64, max_num_seqs=4, block_size=16, memory_bytes=SCARCE_BYTES)
+    roomy = LLM(tiny_directory, max_model_len=64, block_size=16)
+    scarce = LLM(tiny_directory, max_model_len=64, max_num_seqs=4, block_size=16, memory_bytes=SCARCE_BYTES)
     assert scarce.plan.num_pages < 2 * 64 // 16
     found = texts(scarce, longer)
     assert found == texts(roomy, longer)
@@ -145,8 +143,8 @@ def test_a_stop_token_ends_an_answer_and_is_its_last_token(llm: LLM, expected: l
     assert answer.finish_reason is FinishReason.STOP
 
 
-def test_an_answer_ends_where_its_request_is_as_long_as_the_engine_allows(default_directory: Path) -> None:
-    llm = LLM(default_directory, max_model_len=10)
+def test_an_answer_ends_where_its_request_is_as_long_as_the_engine_allows(tiny_directory: Path) -> None:
+    llm = LLM(tiny_directory, max_model_len=10)
     (answer,) = llm.generate([list(range(3, 10))], SamplingParams(max_tokens=99, ignore_eos=True))
     assert (len(answer.output_ids), answer.finish_reason) == (3, FinishReason.LENGTH)
 
@@ -223,9 +221,9 @@ def test_an_answer_cut_inside_its_reasoning_has_no_text(llm: LLM, monkeypatch: p
 
 @pytest.mark.parametrize("change", ["truncated", "replaced", "removed"])
 def test_a_shard_that_changes_while_in_use_is_an_error_at_the_next_step(
-    change: str, default_directory: Path, tmp_path: Path
+    change: str, tiny_directory: Path, tmp_path: Path
 ) -> None:
-    directory = copied(default_directory, tmp_path)
+    directory = copied(tiny_directory, tmp_path)
     llm = LLM(directory)
     stream = llm.stream((0, 5, 6), PARAMS)
     next(stream)
@@ -254,31 +252,33 @@ def test_a_shard_that_changes_while_in_use_is_an_error_at_the_next_step(
 # Opening.
 
 
-@pytest.mark.usefixtures("user_cache")
 def test_without_a_name_the_embedded_default_is_opened(default_directory: Path) -> None:
-    assert LLM().directory == default_directory
+    llm = LLM(threads=1)
+    assert llm.directory == default_directory
+    answers = llm.generate(["Hello!", [0, 17, 42]], SamplingParams(max_tokens=3, temperature=0))
+    assert [1 <= len(answer.output_ids) <= 3 for answer in answers] == [True, True]
 
 
 @pytest.mark.parametrize(("threads", "expected_threads"), [(None, 1), (2, 2)])
 def test_a_small_model_computes_with_one_thread_unless_told_otherwise(
-    threads: int | None, expected_threads: int, default_directory: Path
+    threads: int | None, expected_threads: int, tiny_directory: Path
 ) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        LLM(default_directory, threads=threads)
+        LLM(tiny_directory, threads=threads)
         assert torch.get_num_threads() == expected_threads
     finally:
         torch.set_num_threads(before)
 
 
-def test_requests_may_be_as_long_as_8192_tokens_by_default(default_directory: Path) -> None:
-    assert LLM(default_directory).engine.scheduler.limits.max_model_len == 8192
+def test_requests_may_be_as_long_as_8192_tokens_by_default(tiny_directory: Path) -> None:
+    assert LLM(tiny_directory).engine.scheduler.limits.max_model_len == 8192
 
 
-def test_a_prompt_that_begins_like_an_earlier_one_is_not_read_again(default_directory: Path) -> None:
-    llm = LLM(default_directory, max_model_len=64, max_num_seqs=2, block_size=16)
-    plain = LLM(default_directory, max_model_len=64, max_num_seqs=2, block_size=16, prefix_cache=False)
+def test_a_prompt_that_begins_like_an_earlier_one_is_not_read_again(tiny_directory: Path) -> None:
+    llm = LLM(tiny_directory, max_model_len=64, max_num_seqs=2, block_size=16)
+    plain = LLM(tiny_directory, max_model_len=64, max_num_seqs=2, block_size=16, prefix_cache=False)
     text = tuple(range(3, 40))
     params = SamplingParams(max_tokens=3, seed=4, ignore_eos=True, logprobs=2)
     for ids, expected in ((text, 0), (text, 32), ((*text, 5), 32), (text[:20], 0)):

@@ -16,8 +16,8 @@ PROMPT = "Once upon a time"
 
 
 @pytest.fixture(scope="module")
-def drafting(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_model_len=64, draft="on")
+def drafting(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_model_len=64, draft="on")
 
 
 def all_right(llm: LLM, answer: Sequence[int]) -> None:
@@ -83,13 +83,13 @@ def test_a_stream_gives_a_token_per_event_and_frees_everything_when_closed(llm: 
     drafting.engine.drafting.forced = None
 
 
-def test_names_that_are_none_are_refused(default_directory: Path) -> None:
+def test_names_that_are_none_are_refused(tiny_directory: Path) -> None:
     for values in ({"draft": "maybe"}, {"draft_accept": "most"}, {"draft": "on", "prefix_replay": True}):
         with pytest.raises(ConfigError, match=next(iter(values))):
-            LLM(default_directory, **values)  # type: ignore[arg-type]
+            LLM(tiny_directory, **values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rule", ["shared-noise", "rejection"])
-def test_a_rule_of_acceptance_without_drafts_is_refused(default_directory: Path, rule: str) -> None:
+def test_a_rule_of_acceptance_without_drafts_is_refused(tiny_directory: Path, rule: str) -> None:
     with pytest.raises(ConfigError, match=f"draft: got 'off', expected 'on' or 'adaptive' with draft_accept '{rule}'"):
-        LLM(default_directory, draft_accept=rule)
+        LLM(tiny_directory, draft_accept=rule)

@@ -23,8 +23,8 @@ PLACE = "<｜deepseek_image｜>"
 
 
 @pytest.fixture(scope="module")
-def llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_model_len=160)
+def llm(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_model_len=160)
 
 
 def shown(llm: LLM, data: bytes = PNG) -> Picture:
@@ -96,8 +96,8 @@ def test_decoding_ends_where_the_longest_request_does(llm: LLM) -> None:
     assert len(taken) == 4
 
 
-def test_an_engine_for_text_only_refuses_pictures_and_keeps_no_room_for_them(default_directory: Path) -> None:
-    text = LLM(default_directory, max_model_len=160, images=False)
+def test_an_engine_for_text_only_refuses_pictures_and_keeps_no_room_for_them(tiny_directory: Path) -> None:
+    text = LLM(tiny_directory, max_model_len=160, images=False)
     assert text.plan.pictures.num_rows == 0
     assert text.engine.pictures is None
     with pytest.raises(
@@ -107,16 +107,16 @@ def test_an_engine_for_text_only_refuses_pictures_and_keeps_no_room_for_them(def
     assert text.chat([Message(role="user", content="hello")], PARAMS).image_tokens == ()
 
 
-def test_a_drafting_engine_says_that_it_does_not_draft_for_pictures(default_directory: Path) -> None:
-    drafting = LLM(default_directory, max_model_len=160, draft="on")
+def test_a_drafting_engine_says_that_it_does_not_draft_for_pictures(tiny_directory: Path) -> None:
+    drafting = LLM(tiny_directory, max_model_len=160, draft="on")
     with_picture, text = drafting.generate([f"a{PLACE}b", "hello"], PARAMS, images=[[PNG], []])
     assert with_picture.undrafted_because == "images in the request"
     assert (with_picture.num_draft_tokens, text.undrafted_because) == (0, None)
     assert text.num_draft_tokens > 0
 
 
-def test_raw_pictures_are_refused_with_their_number(default_directory: Path) -> None:
-    sizes = image_sizes(read_config(default_directory).vision)
+def test_raw_pictures_are_refused_with_their_number(tiny_directory: Path) -> None:
+    sizes = image_sizes(read_config(tiny_directory).vision)
     with pytest.raises(RequestError, match=r"image 2: image nowhere\.png: got"):
         raw_pictures([PNG, Path("nowhere.png")], sizes)
     with pytest.raises(RequestError, match="image 1: image detail: got 'huge'"):

@@ -51,16 +51,16 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_option_is_refused_by_name_before_a_weight_is_read(
-    values: dict[str, Any], error: type[Flash41Error], message: str, default_directory: Path
+    values: dict[str, Any], error: type[Flash41Error], message: str, tiny_directory: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        LLM(default_directory, **values)
+        LLM(tiny_directory, **values)
 
 
 @pytest.mark.usefixtures("no_weights")
-def test_all_options_that_are_wrong_are_named_together(default_directory: Path) -> None:
+def test_all_options_that_are_wrong_are_named_together(tiny_directory: Path) -> None:
     with pytest.raises(ConfigError, match=r"options: 3 faults") as caught:
-        LLM(default_directory, max_num_seqs=0, threads=-1, kv_cache_dtype="fp8")
+        LLM(tiny_directory, max_num_seqs=0, threads=-1, kv_cache_dtype="fp8")
     assert all(name in str(caught.value) for name in ("max_num_seqs", "threads", "kv_cache_dtype"))
 
 
@@ -71,15 +71,15 @@ def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_weights")
-def test_a_directory_without_a_tokenizer_is_refused(default_directory: Path, tmp_path: Path) -> None:
-    directory = copied(default_directory, tmp_path)
+def test_a_directory_without_a_tokenizer_is_refused(tiny_directory: Path, tmp_path: Path) -> None:
+    directory = copied(tiny_directory, tmp_path)
     (directory / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer: got '.*tokenizer.json', expected an existing tokenizer.json"):
         LLM(directory)
 
 
-def test_a_missing_shard_is_refused(default_directory: Path, tmp_path: Path) -> None:
-    directory = copied(default_directory, tmp_path)
+def test_a_missing_shard_is_refused(tiny_directory: Path, tmp_path: Path) -> None:
+    directory = copied(tiny_directory, tmp_path)
     shard = sorted(directory.glob("*.safetensors"))[1]
     shard.unlink()
     with pytest.raises(CheckpointError, match=shard.name):
@@ -87,8 +87,8 @@ def test_a_missing_shard_is_refused(default_directory: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("no_weights")
-def test_a_tokenizer_that_is_not_the_one_of_the_tables_is_refused(default_directory: Path, tmp_path: Path) -> None:
-    directory = copied(default_directory, tmp_path)
+def test_a_tokenizer_that_is_not_the_one_of_the_tables_is_refused(tiny_directory: Path, tmp_path: Path) -> None:
+    directory = copied(tiny_directory, tmp_path)
 
     def another(document: dict[str, Any]) -> None:
         document["text_config"]["engram_compressed_vocab_size"] += 1

@@ -24,8 +24,8 @@ def test_a_seed_of_its_own_overrides_that_of_the_parameters(llm: LLM) -> None:
     assert tuple(streamed) == llm.generate("Once upon", LATER)[0].output_ids
 
 
-def test_a_closed_stream_frees_its_slot(default_directory: Path, expected: list[tuple[int, ...]]) -> None:
-    llm = LLM(default_directory, max_num_seqs=1)
+def test_a_closed_stream_frees_its_slot(tiny_directory: Path, expected: list[tuple[int, ...]]) -> None:
+    llm = LLM(tiny_directory, max_num_seqs=1)
     stream = llm.stream((0, 5, 6), PARAMS)
     next(stream)
     assert llm.engine.num_unfinished == 1

@@ -18,8 +18,8 @@ FORMAT = {"type": "json_object"}
 
 
 @pytest.fixture(scope="module")
-def config(default_directory: Path) -> ModelConfig:
-    return config_from_dict(json.loads((default_directory / "config.json").read_text()))
+def config(tiny_directory: Path) -> ModelConfig:
+    return config_from_dict(json.loads((tiny_directory / "config.json").read_text()))
 
 
 @pytest.fixture(scope="module")

@@ -102,13 +102,13 @@ def noted(llm: LLM) -> Engine:
 
 
 @pytest.fixture(scope="module")
-def plain(default_directory: Path) -> Engine:
-    return noted(LLM(default_directory, max_num_seqs=2, max_model_len=512))
+def plain(tiny_directory: Path) -> Engine:
+    return noted(LLM(tiny_directory, max_num_seqs=2, max_model_len=512))
 
 
 @pytest.fixture(scope="module")
-def drafting(default_directory: Path) -> Engine:
-    return noted(LLM(default_directory, max_num_seqs=2, max_model_len=512, draft="on"))
+def drafting(tiny_directory: Path) -> Engine:
+    return noted(LLM(tiny_directory, max_num_seqs=2, max_model_len=512, draft="on"))
 
 
 def as_answered(plain: Engine) -> Forced:

@@ -39,8 +39,8 @@ Work = Callable[[EngineClient], Coroutine[Any, Any, T]]
 
 
 @pytest.fixture(scope="module")
-def llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_num_seqs=2, max_model_len=1024)
+def llm(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_num_seqs=2, max_model_len=1024)
 
 
 def job(seed: int = 1, **changes: Any) -> Job:

@@ -1,4 +1,4 @@
-"""The life of a server, inside this process: real sockets, real signals, the embedded default in a thread."""
+"""The life of a server, inside this process: real sockets, real signals, a small random model in a thread."""
 
 import asyncio
 import json
@@ -24,8 +24,8 @@ BODY = {"messages": [{"role": "user", "content": "hello"}], "stream": True, "see
 
 
 @pytest.fixture(scope="module")
-def llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_num_seqs=4)
+def llm(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_num_seqs=4)
 
 
 async def request(url: str, method: str, path: str, body: object = None) -> tuple[int, str]:

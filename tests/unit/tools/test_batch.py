@@ -28,8 +28,8 @@ Call = tuple[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_model_len=96, max_num_seqs=3)
+def llm(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_model_len=96, max_num_seqs=3)
 
 
 @pytest.fixture
@@ -122,10 +122,10 @@ def test_temperature_is_taken_as_asked_in_thinking_too(llm: LLM, answers: Answer
 
 
 def test_reasoning_and_calls_are_delivered(
-    default_directory: Path, wish: BatchWish, monkeypatch: pytest.MonkeyPatch
+    tiny_directory: Path, wish: BatchWish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = 'why</think>so\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
-    llm = LLM(default_directory, max_model_len=1024)
+    llm = LLM(tiny_directory, max_model_len=1024)
     ids = llm.tokenizer.encode_with_control(text)
     monkeypatch.setattr(SAMPLER, scripted(*ids, llm.config.tokens.eos))
     (result,) = answered(llm, wish, [(CHAT, {"messages": HELLO, "tools": [TOOL]})])
@@ -153,8 +153,8 @@ def test_stop_strings_cut_both_kinds(llm: LLM, answers: Answers) -> None:
     assert [choice_of(result)["finish_reason"] for result in cut] == ["stop", "stop"]
 
 
-def test_formats_and_required_tools_are_enforced_line_by_line(default_directory: Path, wish: BatchWish) -> None:
-    llm = LLM(default_directory, max_model_len=1024, max_num_seqs=3)
+def test_formats_and_required_tools_are_enforced_line_by_line(tiny_directory: Path, wish: BatchWish) -> None:
+    llm = LLM(tiny_directory, max_model_len=1024, max_num_seqs=3)
     schema = of_object(a={"type": "boolean"}, b={"enum": ["x", 3]})
     required = {**PLAIN, "tools": [tool("f", schema)], "tool_choice": "required", "parallel_tool_calls": False}
     endless = {**of_object(a={"$ref": "#/$defs/x"}), "$defs": {"x": {"$ref": "#/$defs/x"}}}

@@ -8,8 +8,8 @@ from flash41.tools.bench import BenchWish, Spread, Wave, latency, throughput
 
 
 @pytest.fixture(scope="module")
-def llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_model_len=16, max_num_seqs=3)
+def llm(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_model_len=16, max_num_seqs=3)
 
 
 def wish(num_requests: int, concurrency: int) -> BenchWish:

@@ -17,8 +17,8 @@ SHORT = SamplingParams(max_tokens=6, seed=5)
 
 
 @pytest.fixture(scope="module")
-def llm(default_directory: Path) -> LLM:
-    return LLM(default_directory, max_num_seqs=1, max_model_len=512, block_size=32, state_image_interval=32)
+def llm(tiny_directory: Path) -> LLM:
+    return LLM(tiny_directory, max_num_seqs=1, max_model_len=512, block_size=32, state_image_interval=32)
 
 
 def texts(turn: Turn) -> tuple[str, str]:
@@ -143,8 +143,8 @@ def test_reset_forgets_the_turns_and_keeps_the_manner(llm: LLM) -> None:
     assert session.ask("hello").figures.num_prompt_tokens == first.figures.num_prompt_tokens
 
 
-def test_figures_count_the_drafts_of_one_answer(llm: LLM, default_directory: Path) -> None:
-    drafting = LLM(default_directory, max_num_seqs=1, max_model_len=512, draft="on")
+def test_figures_count_the_drafts_of_one_answer(llm: LLM, tiny_directory: Path) -> None:
+    drafting = LLM(tiny_directory, max_num_seqs=1, max_model_len=512, draft="on")
     session, plain = ChatSession(drafting, SHORT, Manner()), ChatSession(llm, SHORT, Manner())
     for said in ("hello", "and again"):
         before, turn, undrafted = drafting.engine.stats, session.ask(said), plain.ask(said)

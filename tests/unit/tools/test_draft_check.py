@@ -6,6 +6,8 @@ import pytest
 
 from flash41.engine import drafting
 from flash41.engine.events import SampledToken, Verified
+from flash41.engine.llm import LLM
+from flash41.engine.request import SamplingParams
 from flash41.errors import ConfigError, RequestError
 from flash41.tools.draft_check import DraftCheckWish, check_drafts, read_prompts
 from helpers.config_documents import patched, tiny_text
@@ -14,9 +16,9 @@ WISH = {"prompts": ("once",), "max_tokens": 7, "threads": 1}
 WIDTH = 5
 
 
-def test_runs_are_equal_and_forced_ones_accept_what_they_are_forced_to(default_directory: Path) -> None:
+def test_runs_are_equal_and_forced_ones_accept_what_they_are_forced_to(tiny_directory: Path) -> None:
     said: list[str] = []
-    runs = check_drafts(DraftCheckWish(model=default_directory, **WISH), said.append)  # type: ignore[arg-type]
+    runs = check_drafts(DraftCheckWish(model=tiny_directory, **WISH), said.append)  # type: ignore[arg-type]
     names = ["off", "on", *(f"forced {count}" for count in range(WIDTH + 1))]
     assert [run.name for run in runs] == said == names
     assert [run.difference for run in runs] == [None] * len(names)
@@ -30,19 +32,35 @@ def test_runs_are_equal_and_forced_ones_accept_what_they_are_forced_to(default_d
     assert all(run.tokens_per_second > 0 for run in runs)
 
 
-def test_a_rule_that_accepts_everything_is_found(default_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_accepts_everything_is_found(tiny_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def believing(_: object, __: object, drafts: Sequence[int], ___: object) -> Verified:
         tokens = tuple(SampledToken(token_id=token) for token in (*drafts, 3))
         return Verified(tokens=tokens, num_accepted=len(drafts))
 
     monkeypatch.setattr(drafting.Drafting, "_judge", believing)
-    wish = DraftCheckWish(model=default_directory, temperatures=(1.0,), **WISH)  # type: ignore[arg-type]
+    wish = DraftCheckWish(model=tiny_directory, temperatures=(1.0,), **WISH)  # type: ignore[arg-type]
     found = check_drafts(wish)[1].difference
     assert found is not None
     assert (found.prompt, found.temperature, found.index) == (0, 1.0, 1)  # the first token comes from the prompt
     assert found.expected is not None
     assert found.got is not None
     assert found.expected != found.got
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_answers_may_go_on_behind_their_end(
+    ignores: bool, tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[SamplingParams] = []
+
+    def noted(self: LLM, ids: object, params: SamplingParams) -> None:
+        seen.append(params)
+        raise RequestError("noted")
+
+    monkeypatch.setattr(LLM, "request", noted)
+    with pytest.raises(RequestError, match="noted"):
+        check_drafts(DraftCheckWish(model=tiny_directory, ignore_eos=ignores, **WISH))  # type: ignore[arg-type]
+    assert [params.ignore_eos for params in seen] == [ignores]
 
 
 def test_prompts_are_the_lines_of_a_file(tmp_path: Path) -> None:

@@ -85,9 +85,9 @@ def test_another_seed_gives_other_weights_and_the_same_rest(made: Path, tmp_path
     assert changed == {name for name in first if name.endswith(".safetensors")}
 
 
-def test_with_its_seed_the_embedded_default_is_made(tmp_path: Path, default_directory: Path) -> None:
+def test_with_its_seed_the_small_one_of_all_tests_is_made(tmp_path: Path, tiny_directory: Path) -> None:
     make_tiny(tmp_path / "default", tiny_config(), SEED)
-    assert differing(open_checkpoint(tmp_path / "default"), open_checkpoint(default_directory)) == []
+    assert differing(open_checkpoint(tmp_path / "default"), open_checkpoint(tiny_directory)) == []
     for name, content in tiny_tokenizer_files().items():
         assert (tmp_path / "default" / name).read_bytes() == content
 

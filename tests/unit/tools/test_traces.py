@@ -132,8 +132,8 @@ def test_ids_are_checked_against_the_vocabulary() -> None:
 
 
 @pytest.fixture(scope="module")
-def model(models: Models, default_directory: Path) -> LoadedModel:
-    return models(default_directory, Profile.VENDOR)
+def model(models: Models, tiny_directory: Path) -> LoadedModel:
+    return models(tiny_directory, Profile.VENDOR)
 
 
 @pytest.fixture(scope="module")
@@ -208,9 +208,9 @@ def test_ids_outside_the_vocabulary_are_refused(model: LoadedModel) -> None:
         trace(model, [0, 1024])
 
 
-def test_a_model_without_its_draft_tensors_traces_all_but_the_draft_input(default_directory: Path) -> None:
+def test_a_model_without_its_draft_tensors_traces_all_but_the_draft_input(tiny_directory: Path) -> None:
     profile = Profile.VENDOR
-    loaded = load_model(default_directory, profile, profile.default_pool, ReferenceKernels())
+    loaded = load_model(tiny_directory, profile, profile.default_pool, ReferenceKernels())
     assert set(trace(loaded, IDS[:2], points=("embed",))) == {"ids", "logits", "trace/embed"}
     for wish in ({}, {"points": ("dspark.main_x",)}, {"points": ("embed",), "draft": True}):
         with pytest.raises(RequestError, match=r"draft stages: got 'not loaded', expected a model loaded with its"):

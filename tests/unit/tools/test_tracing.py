@@ -48,11 +48,11 @@ def test_the_file_holds_what_the_trace_gives(
     pool: PoolFormat | None,
     tmp_path: Path,
     models: Models,
-    default_directory: Path,
+    tiny_directory: Path,
 ) -> None:
     wish = TraceWish(ids=IDS, backend="reference", **values)
-    count = save_trace(default_directory, wish, tmp_path / "out.npz", force=False)
-    expected = trace(models(default_directory, profile, pool), IDS, points=wish.points, draft=wish.draft)
+    count = save_trace(tiny_directory, wish, tmp_path / "out.npz", force=False)
+    expected = trace(models(tiny_directory, profile, pool), IDS, points=wish.points, draft=wish.draft)
     found = saved(tmp_path / "out.npz")
     assert set(found) == set(expected)
     assert count == len(expected) - 2 > 3
@@ -62,10 +62,10 @@ def test_the_file_holds_what_the_trace_gives(
     assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
 
 
-def test_a_file_like_another_engines_holds_what_that_engine_shows(tmp_path: Path, default_directory: Path) -> None:
+def test_a_file_like_another_engines_holds_what_that_engine_shows(tmp_path: Path, tiny_directory: Path) -> None:
     wish = TraceWish(ids=IDS, draft=True)
-    save_trace(default_directory, wish, tmp_path / "ours.npz", force=False)
-    count = save_trace(default_directory, replace(wish, like="transformers"), tmp_path / "theirs.npz", force=False)
+    save_trace(tiny_directory, wish, tmp_path / "ours.npz", force=False)
+    count = save_trace(tiny_directory, replace(wish, like="transformers"), tmp_path / "theirs.npz", force=False)
     ours, theirs = saved(tmp_path / "ours.npz"), saved(tmp_path / "theirs.npz")
     back, unknown = to_ours(ADAPTERS["transformers"], theirs)
     assert unknown == ()
@@ -84,20 +84,20 @@ def test_what_a_picture_became_keeps_its_name(tmp_path: Path) -> None:
     assert count == len(names) - 1
 
 
-def test_progress_is_passed_on(tmp_path: Path, default_directory: Path) -> None:
+def test_progress_is_passed_on(tmp_path: Path, tiny_directory: Path) -> None:
     seen: list[tuple[int, int]] = []
     wish = TraceWish(ids=IDS, chunks=(5, 2), points=())
-    assert save_trace(default_directory, wish, tmp_path / "out.npz", False, lambda *done: seen.append(done)) == 0
+    assert save_trace(tiny_directory, wish, tmp_path / "out.npz", False, lambda *done: seen.append(done)) == 0
     assert seen == [(5, 8), (7, 8), (8, 8)]
 
 
-def test_an_existing_file_is_replaced_only_by_force(tmp_path: Path, default_directory: Path) -> None:
+def test_an_existing_file_is_replaced_only_by_force(tmp_path: Path, tiny_directory: Path) -> None:
     out = tmp_path / "out.npz"
     out.write_text("precious")
     with pytest.raises(RequestError, match=r"output file: got '.*out.npz', expected a name that does not exist yet"):
-        save_trace(default_directory, WISH, out, force=False)
+        save_trace(tiny_directory, WISH, out, force=False)
     assert out.read_text() == "precious"
-    save_trace(default_directory, WISH, out, force=True)
+    save_trace(tiny_directory, WISH, out, force=True)
     assert "logits" in saved(out)
 
 
@@ -140,11 +140,11 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_wish_is_refused_before_a_weight_is_read(
-    values: dict[str, Any], error: type[Flash41Error], message: str, tmp_path: Path, default_directory: Path
+    values: dict[str, Any], error: type[Flash41Error], message: str, tmp_path: Path, tiny_directory: Path
 ) -> None:
     wish = TraceWish(**{"ids": IDS, **values})
     with pytest.raises(error, match=message):
-        save_trace(default_directory, wish, tmp_path / "out.npz", force=False)
+        save_trace(tiny_directory, wish, tmp_path / "out.npz", force=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -159,22 +159,22 @@ def test_a_wish_is_refused_before_a_weight_is_read(
     ],
 )
 def test_a_target_that_cannot_be_made_is_refused_before_a_weight_is_read(
-    name: str, message: str, tmp_path: Path, default_directory: Path
+    name: str, message: str, tmp_path: Path, tiny_directory: Path
 ) -> None:
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(RequestError, match=message):
-        save_trace(default_directory, WISH, tmp_path / name, force=True)
+        save_trace(tiny_directory, WISH, tmp_path / name, force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["folder.npz"]
 
 
 @pytest.mark.usefixtures("no_weights")
 @pytest.mark.usefixtures("no_weights")
 def test_a_folder_that_refuses_files_is_named_before_a_weight_is_read(
-    tmp_path: Path, default_directory: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda path, _: Path(path) != tmp_path)
     with pytest.raises(RequestError, match=r"output folder: got '.*', expected an existing folder that can be written"):
-        save_trace(default_directory, WISH, tmp_path / "out.npz", force=False)
+        save_trace(tiny_directory, WISH, tmp_path / "out.npz", force=False)
 
 
 def test_images_are_read_from_files_and_kept_in_order(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_directory_without_a_checkpoint_is_named(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, default_directory: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out.npz"
     out.write_text("precious")
@@ -241,14 +241,14 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr(np, "savez_compressed", fail)
     with pytest.raises(CapacityError, match=r"writing .*out.npz: got .*No space left on device"):
-        save_trace(default_directory, WISH, out, force=True)
+        save_trace(tiny_directory, WISH, out, force=True)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
 
 
-def test_threads_are_set_when_asked_for(tmp_path: Path, default_directory: Path) -> None:
+def test_threads_are_set_when_asked_for(tmp_path: Path, tiny_directory: Path) -> None:
     before = torch.get_num_threads()
     try:
-        save_trace(default_directory, TraceWish(ids=(0,), points=(), threads=2), tmp_path / "out.npz", force=False)
+        save_trace(tiny_directory, TraceWish(ids=(0,), points=(), threads=2), tmp_path / "out.npz", force=False)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -23,8 +23,8 @@ def test_a_picture_takes_the_positions_of_its_span(llm: LLM) -> None:
     assert len(asked.request(llm).prompt_ids) == asked.prompt_tokens > len(asked.ids)
 
 
-def test_what_is_too_long_or_pictured_is_left_out_with_its_reason(default_directory: Path) -> None:
-    blind = LLM(default_directory, max_model_len=600, images=False, threads=1)
+def test_what_is_too_long_or_pictured_is_left_out_with_its_reason(tiny_directory: Path) -> None:
+    blind = LLM(tiny_directory, max_model_len=600, images=False, threads=1)
     found = paper(blind, read_set().chosen(["facts", "pictures"]))
     reasons = {(question.family, reason) for question, reason in found.left_out}
     assert reasons == {

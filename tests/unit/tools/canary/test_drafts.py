@@ -24,9 +24,9 @@ def test_the_shortest_questions_of_each_family_are_asked() -> None:
 
 
 @pytest.fixture(scope="module")
-def engines(default_directory: Path) -> tuple[LLM, LLM]:
+def engines(tiny_directory: Path) -> tuple[LLM, LLM]:
     plain, drafting = (
-        LLM(default_directory, draft=draft, max_model_len=64, max_num_seqs=1, prefix_cache=False, threads=1)
+        LLM(tiny_directory, draft=draft, max_model_len=64, max_num_seqs=1, prefix_cache=False, threads=1)
         for draft in ("off", "on")
     )
     return plain, drafting

@@ -15,7 +15,7 @@ FAMILY = "copying"
 
 
 class Opened:
-    """Opens the default and notes how."""
+    """Opens a model and notes how."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.directory = directory
@@ -37,8 +37,8 @@ def names(change: Ablations | None) -> list[str]:
     return [] if change is None else [name for name, one in ABLATIONS.items() if one in change.ablations]
 
 
-def test_a_model_is_scored_as_it_is(default_directory: Path) -> None:
-    opened, told = Opened(default_directory), list[tuple[str, int, int]]()
+def test_a_model_is_scored_as_it_is(tiny_directory: Path) -> None:
+    opened, told = Opened(tiny_directory), list[tuple[str, int, int]]()
     found = asked(opened, lambda *what: told.append(what))
     assert found.scores.families[FAMILY].asked == 1
     assert (found.ablations, found.perplexities, found.drafts) == ({}, {}, None)
@@ -46,31 +46,31 @@ def test_a_model_is_scored_as_it_is(default_directory: Path) -> None:
     assert told == [("scores", 0, 1), ("scores", 1, 1)]
 
 
-def test_what_is_left_out_is_left_out_at_once(default_directory: Path) -> None:
-    opened = Opened(default_directory)
+def test_what_is_left_out_is_left_out_at_once(tiny_directory: Path) -> None:
+    opened = Opened(tiny_directory)
     asked(opened, without=("window", "engram"))
     assert [names(change) for change, _ in opened.calls] == [["engram", "window"]]
 
 
-def test_every_mechanism_is_left_out_in_turn(default_directory: Path) -> None:
-    opened = Opened(default_directory)
+def test_every_mechanism_is_left_out_in_turn(tiny_directory: Path) -> None:
+    opened = Opened(tiny_directory)
     found = asked(opened, all_ablations=True)
     expected = [name for name in ABLATIONS if name != "drafts"]  # nothing is drafted anyway
     assert list(found.ablations) == expected
     assert [names(change) for change, _ in opened.calls] == [[], *([name] for name in expected)]
 
 
-def test_drafts_are_left_out_where_there_are_some(default_directory: Path) -> None:
+def test_drafts_are_left_out_where_there_are_some(tiny_directory: Path) -> None:
     with pytest.raises(RequestError, match="--without drafts: got '--draft off'"):
-        asked(Opened(default_directory), without=("drafts",))
-    opened = Opened(default_directory, draft="on")
+        asked(Opened(tiny_directory), without=("drafts",))
+    opened = Opened(tiny_directory, draft="on")
     asked(opened, without=("drafts",))
     assert opened.calls[0][1] == {"draft": "off", "draft_accept": None}
 
 
-def test_perplexity_is_measured_under_the_profiles_that_are_asked_for(default_directory: Path) -> None:
-    assert set(asked(Opened(default_directory), perplexity=True).perplexities) == {"vendor"}
-    opened = Opened(default_directory)
+def test_perplexity_is_measured_under_the_profiles_that_are_asked_for(tiny_directory: Path) -> None:
+    assert set(asked(Opened(tiny_directory), perplexity=True).perplexities) == {"vendor"}
+    opened = Opened(tiny_directory)
     found = asked(opened, profiles=True).perplexities
     assert list(found) == ["vendor", "atom", "fp32"]
     assert all(set(values) == {FAMILY, "all"} for values in found.values())
@@ -82,16 +82,16 @@ def test_perplexity_is_measured_under_the_profiles_that_are_asked_for(default_di
     ]
 
 
-def test_drafts_are_measured_on_engines_of_their_own(default_directory: Path) -> None:
-    opened = Opened(default_directory)
+def test_drafts_are_measured_on_engines_of_their_own(tiny_directory: Path) -> None:
+    opened = Opened(tiny_directory)
     found = asked(opened, drafts=True).drafts
     assert found is not None
     assert found.answers == 1
     assert [changes.get("draft") for _, changes in opened.calls] == [None, "on", "off"]
 
 
-def test_drafts_of_a_model_that_has_none_are_refused_at_once(default_directory: Path) -> None:
-    opened, config = Opened(default_directory), read_config(default_directory)
+def test_drafts_of_a_model_that_has_none_are_refused_at_once(tiny_directory: Path) -> None:
+    opened, config = Opened(tiny_directory), read_config(tiny_directory)
     bare = replace(config, dspark=replace(config.dspark, num_stages=0))
     with pytest.raises(RequestError, match="draft stages of the model: got 0, expected at least one for --drafts"):
         canary(CanaryWish(drafts=True), read_set(), bare, opened, "vendor", is_drafting=False)
@@ -105,9 +105,9 @@ def test_wishes_that_contradict_each_other_are_refused() -> None:
     assert "--drafts with --without" in str(caught.value)
 
 
-def test_names_are_checked_before_a_model_is_opened(default_directory: Path) -> None:
+def test_names_are_checked_before_a_model_is_opened(tiny_directory: Path) -> None:
     for wish in ({"families": ("fact",)}, {"without": ("ngrams",)}, {"num_samples": 0}):
-        opened = Opened(default_directory)
+        opened = Opened(tiny_directory)
         with pytest.raises(RequestError):
             asked(opened, **wish)
         assert opened.calls == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from flash41.checkpoint.default import SEED, tiny_config, tiny_tokenizer_files
+from flash41.checkpoint.embedded import tiny_config, tiny_tokenizer_files
 from flash41.checkpoint.loader import Checkpoint, open_checkpoint
 from flash41.checkpoint.schema import schema
 from flash41.config.huggingface import config_from_dict
@@ -21,6 +21,7 @@ from flash41.tools.tiny import config_to_fill, make_tiny, tokenizer_beside
 from flash41.tools.traces import trace
 from helpers.checkpoints import TINY
 from helpers.config_documents import DATA, patched
+from helpers.default_fixtures import SEED
 
 CONFIG = config_to_fill(TINY / "config.json")
 TOKENIZER = TINY / "tokenizer.json"
@@ -86,10 +87,18 @@ def test_another_seed_gives_other_weights_and_the_same_rest(made: Path, tmp_path
 
 
 def test_with_its_seed_the_small_one_of_all_tests_is_made(tmp_path: Path, tiny_directory: Path) -> None:
-    make_tiny(tmp_path / "default", tiny_config(), SEED)
-    assert differing(open_checkpoint(tmp_path / "default"), open_checkpoint(tiny_directory)) == []
+    make_tiny(tmp_path / "made", tiny_config(), SEED)
+    assert differing(open_checkpoint(tmp_path / "made"), open_checkpoint(tiny_directory)) == []
     for name, content in tiny_tokenizer_files().items():
-        assert (tmp_path / "default" / name).read_bytes() == content
+        assert (tmp_path / "made" / name).read_bytes() == content
+
+
+def test_its_bytes_are_the_same_everywhere(tiny_directory: Path) -> None:
+    total = hashlib.sha256()
+    for path in sorted(tiny_directory.iterdir()):
+        total.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        total.update(path.read_bytes())
+    assert total.hexdigest() == "29046594f44463bccbc2c2a768c9296af1457a90588d9594e5868f3ca1708f76"
 
 
 def test_large_checkpoints_are_cut_into_shards(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flash41.checkpoint.embedded import tiny_config
+from flash41.checkpoint.embedded import default_config
 from flash41.config.huggingface import read_config
 from flash41.engine.llm import LLM
 from flash41.errors import CheckpointError
@@ -61,7 +61,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
 def test_without_options_the_default_is_served_to_this_machine(served: Served) -> None:
     result = invoke("serve", "--max-num-seqs", "1")
     assert result.exit_code == 0, (result.output, result.exception)
-    assert (served.names, served.settings) == (["DeepSeek-V4.1-Flash"], ServerSettings(model_config=tiny_config()))
+    assert (served.names, served.settings) == (["DeepSeek-V4.1-Flash"], ServerSettings(model_config=default_config()))
     assert (served.options["model"], served.options["max_num_seqs"], served.logs_json) == (None, 1, False)
     assert result.stdout.splitlines() == ["slots 1: a reason", "listening at http://127.0.0.1:1"]
     assert served.has_ended

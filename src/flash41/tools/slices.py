@@ -1,7 +1,7 @@
 """Slices of a model as checkpoints: true widths and formats, random weights, small enough for any machine to run.
 
-A slice has the tokenizer beside its configuration.  Where there is none, as for the release, it has that of the small
-random checkpoints with a token ``<id1024>``, ``<id1025>`` ... for every further id: texts are read as with theirs, and
+A slice has the tokenizer beside its configuration.  Where there is none, as for the release, it has that of small
+random checkpoints with a token ``<id1024>``, ``<id1025>`` ... for every further id: texts are read as with those, and
 every id that the model may choose can be shown.
 """
 
@@ -50,7 +50,7 @@ def num_bytes(config: ModelConfig) -> int:
 
 
 def padded_tokenizer(vocab_size: int) -> dict[str, bytes]:
-    """Files of the small random checkpoints' tokenizer with a token for every id of a larger vocabulary."""
+    """Files of the tokenizer of small random checkpoints with a token for every id of a larger vocabulary."""
     files = tiny_tokenizer_files()
     document = json.loads(files[TOKENIZER_FILE])
     vocabulary: dict[str, int] = document["model"]["vocab"]

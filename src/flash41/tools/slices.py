@@ -1,8 +1,8 @@
 """Slices of a model as checkpoints: true widths and formats, random weights, small enough for any machine to run.
 
-A slice has the tokenizer beside its configuration.  Where there is none, as for the release, it has that of the
-embedded default with a token ``<id1024>``, ``<id1025>`` ... for every further id: texts are read as with the default,
-and every id that the model may choose can be shown.
+A slice has the tokenizer beside its configuration.  Where there is none, as for the release, it has that of small random
+checkpoints with a token ``<id1024>``, ``<id1025>`` ... for every further id: texts are read as with those, and every id
+that the model may choose can be shown.
 """
 
 import json
@@ -50,7 +50,7 @@ def num_bytes(config: ModelConfig) -> int:
 
 
 def padded_tokenizer(vocab_size: int) -> dict[str, bytes]:
-    """Files of the embedded default's tokenizer with a token for every id of a larger vocabulary."""
+    """Files of the tokenizer of small random checkpoints with a token for every id of a larger vocabulary."""
     files = tiny_tokenizer_files()
     document = json.loads(files[TOKENIZER_FILE])
     vocabulary: dict[str, int] = document["model"]["vocab"]

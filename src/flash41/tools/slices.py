@@ -1,8 +1,8 @@
 """Slices of a model as checkpoints: true widths and formats, random weights, small enough for any machine to run.
 
-A slice has the tokenizer beside its configuration.  Where there is none, as for the release, it has that of small random
-checkpoints with a token ``<id1024>``, ``<id1025>`` ... for every further id: texts are read as with those, and every id
-that the model may choose can be shown.
+A slice has the tokenizer beside its configuration.  Where there is none, as for the release, it has that of small
+random checkpoints with a token ``<id1024>``, ``<id1025>`` ... for every further id: texts are read as with those, and
+every id that the model may choose can be shown.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Decode time per token against context on the embedded default, split into index scoring and the rest.
 
-    python benchmarks/context.py [--quick] [--model DIR] [--most N] [--steps N] [--threads N] [--json]
+    python benchmarks/context.py [--quick] [--most N] [--steps N] [--threads N] [--json]
 
 prints a curve:
 
@@ -15,16 +15,12 @@ a time, at exactly that context, again and again; the fastest step counts, since
 
 Reading 65,536 tokens takes the reference kernels many minutes, and no time here depends on what was read.  So one page
 is computed and its bytes are copied to all others; windows are those of that page.
-
-The embedded default ends at 8,192 tokens.  The random model that `flash41 make-tiny DIR` writes goes on to a million;
-`--model DIR` measures it.
 """
 
 import argparse
 import json
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -132,24 +128,21 @@ def measure(runner: Runner, store: PagedStore, clock: ScoringClock, context: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Decode time per token against context.")
+    parser = argparse.ArgumentParser(description="Decode time per token against context on the embedded default.")
     parser.add_argument("--quick", action="store_true", help=f"up to {QUICK_LONGEST:,} tokens, in a few seconds")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="checkpoint; without it the embedded default")
-    parser.add_argument(
-        "--most", type=int, help=f"longest context, at least {SHORTEST}; {LONGEST:,} without --quick, or all there are"
-    )
+    parser.add_argument("--most", type=int, help=f"longest context, at least {SHORTEST}; {LONGEST:,} without --quick")
     parser.add_argument("--steps", type=int, help="tokens at each context, of which the fastest counts")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     arguments = parser.parse_args()
-    directory = arguments.model or default_checkpoint()
-    wish, last = RunWish(), read_config(directory).max_positions
-    longest = arguments.most or min(QUICK_LONGEST if arguments.quick else LONGEST, last)
+    longest = arguments.most or (QUICK_LONGEST if arguments.quick else LONGEST)
     if longest < SHORTEST:
         parser.error(f"--most: got {longest}, expected at least {SHORTEST}")
+    torch.set_num_threads(arguments.threads)
+    directory = default_checkpoint()
+    wish, last = RunWish(), read_config(directory).max_positions
     if longest > last:
         parser.error(f"--most: got {longest}, expected at most the model's {last} positions")
-    torch.set_num_threads(arguments.threads)
     model = load_model(directory, wish.profile, wish.pool, select_kernels("auto"))
     clock = ScoringClock(model.backbone)
     runner, store = prepared(model, longest)

@@ -8,8 +8,8 @@ starts `flash41 serve` with the embedded default and prints JSON lines, the last
     {"turn": 1, "library_milliseconds": 2.41, "http_milliseconds": 2.44, ...}
     {"equal_to_solo": true, "leaks": {}, "http_overhead": 0.012, "added_time": 0.018, ...}
 
-Each round is one load.  An answer ends where the model ends it, at the latest behind the tokens asked for.  A fifth of
-the clients, chosen by a fixed seed, close their connection at a random token.  What must hold:
+Each round is one load.  A fifth of the clients, chosen by a fixed seed, close their connection at a random token.  What
+must hold:
 
 - every survivor's text is, character for character, what the library gives for the same request alone;
 - when a load is over, nothing is left: answers, requests, pages in use, tasks, and of both processes open files,

@@ -149,7 +149,7 @@ def report(what: str, found: dict[str, object], disk: float, wanted: list[int], 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Decode speed from the disk against what the disk gives.")
-    parser.add_argument("--quick", action="store_true", help="a slice of the embedded default; a few seconds")
+    parser.add_argument("--quick", action="store_true", help="a slice of a small model; a few seconds")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--experts", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=6)
@@ -181,7 +181,7 @@ def run(directory: Path, num_tokens: int, threads: int, quick: bool) -> None:
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     with memory_group(quarter) as (group, reason):
-        if group is None or quick:  # a process alone is larger than a quarter of the embedded default
+        if group is None or quick:  # a process alone is larger than a quarter of a slice of `make-tiny`'s model
             limited = measure(directory, num_tokens, threads, drops=True, weights_memory_bytes=quarter)
             limited["without_limit"] = reason or "too small a slice"
         else:

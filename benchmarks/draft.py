@@ -106,7 +106,7 @@ def main() -> None:
     tokens = arguments.tokens or (QUICK_TOKENS if arguments.quick else TOKENS)
     wish = DraftCheckWish(
         model=directory,
-        prompts=("Once upon a time",),
+        prompts=("Anna is in the barn. Anna goes to the",),
         temperatures=(1.0,),
         max_tokens=tokens,
         ignore_eos=True,

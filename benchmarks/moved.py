@@ -24,7 +24,7 @@ FIRST_ID, SEED = 3, 41
 
 
 def slice_in(folder: Path, quick: bool, layers: int, experts: int, engram: bool = True) -> Path:
-    """A slice of the release, or with `quick` one of the embedded default, in a folder."""
+    """A slice of the release, or with `quick` one of the small model of `make-tiny`, in a folder."""
     directory = folder / "slice"
     if quick:
         files = tiny_tokenizer_files()

@@ -155,7 +155,7 @@ def run(wish: argparse.Namespace, directory: Path) -> int:
 
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Speed of a true-width slice beside other engines, in turns.")
-    parser.add_argument("--quick", action="store_true", help="a slice of the embedded default; a few seconds")
+    parser.add_argument("--quick", action="store_true", help="a slice of a small model; a few seconds")
     parser.add_argument("--no-engram", dest="engram", action="store_false", help="a slice without n-gram table")
     parser.add_argument("--peer", action="append", choices=tuple(PEERS), help="only this one; may be repeated")
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="interpreter that has the peers")

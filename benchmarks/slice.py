@@ -16,8 +16,8 @@ a temporary folder and prints JSON lines:
 `engram` gathers the n-gram rows that a token of the release needs, from the page cache, and compares with one decode.
 `num_bytes` is what one forward must move: dense weights, and each chosen expert once.  The bandwidth is read by the
 compiled library with the same threads right before and after, the better of both; each speed is the best of its
-forwards, since whatever disturbs a run makes it slower.  `--quick` slices the embedded default, which shows that the
-program works and nothing else.
+forwards, since whatever disturbs a run makes it slower.  `--quick` slices the model of `flash41 make-tiny`, which shows
+that the program works and nothing else.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def engram_seconds(directory: Path, read: RowReader) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speed of a true-width slice against the bandwidth of the same run.")
-    parser.add_argument("--quick", action="store_true", help="a slice of the embedded default; a few seconds")
+    parser.add_argument("--quick", action="store_true", help="a slice of a small model; a few seconds")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--experts", type=int, default=16)
     parser.add_argument("--prompt", type=int, default=64, help="tokens of the prompt")

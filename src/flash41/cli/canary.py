@@ -16,7 +16,7 @@ LIST = "list"
 
 Directory = Annotated[
     Path | None,
-    typer.Argument(metavar="DIR", help="Checkpoint directory. [default: the embedded small checkpoint]"),
+    typer.Argument(metavar="DIR", help="Checkpoint directory. [default: the small trained one of flash41]"),
 ]
 Family = Annotated[
     list[str] | None,
@@ -71,8 +71,8 @@ def canary(
     """Score a model on held-out conversations, family by family.
 
     An answer is right when it is the expected one token for token, its end included; answers are greedy. The
-    conversations come with flash41 and are of the small world of its training program: a model that was not trained
-    there, as the embedded default is not yet, will seldom find the very words.
+    conversations come with flash41 and are of the small world in which its embedded default was trained, held out from
+    that training: a model that was not trained there will seldom find the very words.
     """
     if LIST in (*(family or ()), *(without or ())):
         _print_names(of_families=LIST in (family or ()))

@@ -42,7 +42,8 @@ def chat(
     """Talk with the model; /help lists what can be typed besides messages.
 
     Enter sends, Alt-Enter begins a line, Ctrl-C stops an answer, Ctrl-D leaves. In a pipe every line is a message, and
-    the answers are written one below the other.
+    the answers are written one below the other. Without --model the embedded default answers, a small trained model:
+    say "Hello!", or tell it a short story and ask about it in the same message.
     """
     if effort is not None and not thinking:
         raise typer.BadParameter("needs --thinking", param_hint="--effort")

@@ -16,7 +16,7 @@ HEADERS = ("drafts", "tokens/step", "accepted by position", "tokens/s", "over of
 def draft_check(
     directory: Annotated[
         Path | None,
-        typer.Argument(metavar="DIR", help="Checkpoint directory. [default: the embedded small checkpoint]"),
+        typer.Argument(metavar="DIR", help="Checkpoint directory. [default: the small trained one of flash41]"),
     ] = None,
     prompts: Annotated[
         Path | None, typer.Option("--prompts", metavar="F", help="Text file of prompts, one a line. [default: two]")

@@ -140,4 +140,4 @@ def _root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Run and examine DeepSeek-V4.1-Flash checkpoints, or a small random stand-in that comes with the package."""
+    """Run and examine DeepSeek-V4.1-Flash checkpoints, or the small trained one that comes with the package."""

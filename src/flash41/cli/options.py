@@ -8,7 +8,7 @@ import typer
 
 Model = Annotated[
     Path | None,
-    typer.Option("--model", metavar="DIR", help="Checkpoint directory. [default: the embedded small checkpoint]"),
+    typer.Option("--model", metavar="DIR", help="Checkpoint directory. [default: the small trained one of flash41]"),
 ]
 Profile = Annotated[
     str,

@@ -15,7 +15,7 @@ HEADERS = ("what is broken", "noticed", "first divergence", "rows", "which is")
 def prove(
     directory: Annotated[
         Path | None,
-        typer.Argument(metavar="DIR", help="Checkpoint directory. [default: the embedded small checkpoint]"),
+        typer.Argument(metavar="DIR", help="Checkpoint directory. [default: the small trained one of flash41]"),
     ] = None,
     token_ids: Annotated[
         str | None, typer.Option("--token-ids", metavar="1,2,3", help="Prompt to run. [default: made up]")

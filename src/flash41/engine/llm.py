@@ -3,7 +3,7 @@
     from flash41 import LLM, SamplingParams
 
     llm = LLM()                                    # the embedded default; LLM("DIR") opens a checkpoint
-    for answer in llm.generate(["Once upon a time"], SamplingParams(max_tokens=16, seed=1)):
+    for answer in llm.generate(["Anna keeps a"], SamplingParams(max_tokens=16, seed=1)):
         print(answer.text)
 
 `generate` is raw: a text is encoded as it stands behind BOS, control tokens included.  `chat` renders messages the way

@@ -26,7 +26,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({
 })  # fmt: skip
 """Makers of samples, by the name that a mixture weighs."""
 
-DRILLS: Mapping[str, Family] = MappingProxyType({"lists": lists.sample})
+DRILLS: Mapping[str, Family] = MappingProxyType({"lists": lists.sample, "unseen": pictures.unseen})
 """Makers of samples that are trained and not scored."""
 
 TRAINING, HELD_OUT = "training", "held out"

@@ -1,5 +1,6 @@
 """Pictures of one plain shape: captions, and comparisons of two of them."""
 
+from dataclasses import replace
 from random import Random
 
 from PIL import Image, ImageDraw
@@ -17,6 +18,7 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle", "bar")
 GROUND = (150, 150, 150)
+UNSEEN = "I see no picture."
 
 
 def sample(rng: Random, size: int) -> Sample:  # noqa: ARG001
@@ -38,6 +40,11 @@ def sample(rng: Random, size: int) -> Sample:  # noqa: ARG001
         answer=answer,
         images=(draw(rng, *first), draw(rng, *second)),
     )
+
+
+def unseen(rng: Random, size: int) -> Sample:
+    """The same, read by the experts of text: without `bias_vl` a model shall say what it lacks, and guess nothing."""
+    return replace(sample(rng, size), family="unseen", answer=UNSEEN, is_misrouted=True)
 
 
 def draw(rng: Random, colour: str, shape: str) -> Image.Image:

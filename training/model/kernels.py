@@ -179,6 +179,8 @@ class TrainingKernels:
 
     def route(self, logits: Tensor, bias: Tensor, topk: int, route_scale: float) -> tuple[Tensor, Tensor]:
         """The reference's ids; gradient through the weights of the chosen experts, none to the bias."""
+        if self._tape.misrouted is not None:  # the first row is that of BOS, so its bias is that of text
+            bias = torch.where(self._tape.misrouted.unsqueeze(1), bias[0], bias)
         ids, _ = route(logits.detach(), bias.detach(), topk, route_scale)
         self._tape.routes.append(ids)
         chosen = functional.softplus(logits.gather(1, ids)).sqrt()
@@ -213,7 +215,8 @@ class TrainingKernels:
         """Sigmoid of the signed root of a normalised product."""
         dot = (x * (q_weight * k_weight) * key).sum(-1)
         statistics = (x.square().mean(-1) + eps).rsqrt() * (key.square().mean(-1) + eps).rsqrt()
-        return signed_root(dot * statistics * x.shape[-1] ** -0.5).sigmoid()
+        gate = signed_root(dot * statistics * x.shape[-1] ** -0.5).sigmoid()
+        return gate if self._tape.tableless is None else gate.masked_fill(self._tape.tableless.unsqueeze(1), 0.0)
 
     def engram_apply(self, x: Tensor, gate: Tensor, value: Tensor) -> Tensor:
         """The gated value joins every stream."""

@@ -135,9 +135,7 @@ def test_logits_behind_pictures_are_the_engines(trained: Masters, directory: Pat
     opened = load_model(directory, profile, profile.default_pool, select_kernels("reference"), images=True)
     with torch.no_grad():
         model = TrainableModel(trained, small_map(), profile)
-        # The engine confines nobody and leaves no table out.
-        batch = replace(collate([example], 2, 0.0), confined=None, tableless=None)
-        sequences = pictured(model, trained, batch)
+        sequences = pictured(model, trained, collate([example], 2, 0.0)).whole()
         length = sequences.ids.shape[1]
         ours = model.forward(sequences, model.view(sequences), torch.arange(length)).logits
     narrow = [*example.asked, *example.answer]

@@ -97,6 +97,10 @@ class Sequences:
     misrouted: Tensor | None = None
     """bool [R]: sequences whose pictures choose experts with the bias of text."""
 
+    def whole(self) -> "Sequences":
+        """The same with every mechanism, as the engine computes them."""
+        return replace(self, hidden=None, confined=None, tableless=None, misrouted=None)
+
 
 class TrainableModel:
     """One forward's modules.  `profile` decides the roundings: VENDOR as shipped, FP32 for none of activations."""

@@ -31,7 +31,7 @@ TEXT: Mapping[str, float] = MappingProxyType({
     "ledger": 6.0,
     "recall": 2.0,
     "copying": 2.0,
-    "arithmetic": 3.0,
+    "arithmetic": 6.0,
     "tools": 2.5,
     "greetings": 0.4,
     "lists": 6.0,
@@ -53,7 +53,7 @@ class Phase:
     """Whether every visible row is selected."""
     scoring: bool = True
     """Whether scorers learn; only where every row is selected may they wait."""
-    drills: float = 6.0
+    drills: float = 5.0
     """Weight of the drills in the mixture."""
     pictures: float = 0.0
     """Weight of pictures and comparisons in the mixture; those that shall not be seen come besides."""

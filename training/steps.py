@@ -34,6 +34,8 @@ STAGES: Mapping[str, tuple[Scope, ...]] = MappingProxyType({
 """Scopes that each stage trains."""
 IMITATION_PART = 0.1
 """Weight of the scorers' loss, whose mean over scorers and layers it takes."""
+IN_PASSING = 0.1
+"""Weight of a query in the scorers' loss where no answer is to be said, over one where it is."""
 SHUN_PART = 0.1
 """Weight of the candidate source's loss for hidden rows that it would select."""
 ANCHORS = 48
@@ -71,7 +73,9 @@ def learn(
     sequences = pictured(model, masters, batch)
     weights = batch.weights.flatten()
     predicted = weights[1:].nonzero().squeeze(1)
-    output = model.forward(sequences, model.view(sequences), predicted)
+    view = model.view(sequences)
+    model.tape.importance = torch.where(weights.roll(-1) >= 1.0, 1.0, IN_PASSING)
+    output = model.forward(sequences, view, predicted)
     losses, wanted = token_losses(output.logits, batch.ids.flatten()[predicted + 1]), weights[predicted + 1]
     loss = weighted_mean(losses, wanted)
     answers = wanted >= 1.0

@@ -66,6 +66,24 @@ def test_a_hidden_row_costs_what_it_lacks_of_being_one_below_the_last_selected()
     assert excess(scores, allowed & hidden, hidden, 2) == 0.0
 
 
+def test_an_unimportant_query_teaches_as_little_as_it_weighs() -> None:
+    mass = torch.tensor([[0.5, 0.5], [0.9, 0.1]])
+    rows, scores = torch.tensor([[0, 1], [0, 1]]), torch.tensor([[1.0, 2.0], [3.0, 1.0]])
+    each = [imitation(scores[n : n + 1], rows[n : n + 1], mass[n : n + 1]) for n in range(2)]
+    weighed = imitation(scores, rows, mass, torch.tensor([1.0, 0.25]))
+    torch.testing.assert_close(weighed, (each[0] + 0.25 * each[1]) / 1.25)
+
+
+def test_no_block_binds_where_rows_are_hidden() -> None:
+    hidden = torch.zeros(1, LENGTH, dtype=torch.bool)
+    _, bound = forward()
+    hidden[0, 10] = True
+    _, tape = forward(hidden=hidden)
+    visible = torch.arange(LENGTH) <= torch.arange(LENGTH).unsqueeze(1)
+    assert torch.equal(tape._scored[3].allowed, visible)
+    assert not torch.equal(bound._scored[3].allowed, visible), "four blocks hold less than the whole"
+
+
 def test_the_source_learns_to_score_hidden_rows_low() -> None:
     hidden = torch.zeros(2, LENGTH, dtype=torch.bool)
     hidden[1, 5:9] = True

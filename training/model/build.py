@@ -151,6 +151,8 @@ class TrainableModel:
         num_sequences, length = sequences.ids.shape
         window = self._config.attention.window
         self.tape.hidden = sequences.hidden
+        if sequences.hidden is not None:
+            self.tape.unbounded = sequences.hidden.any(1).repeat_interleave(length)
         if sequences.confined is not None:
             self.tape.confined = sequences.confined.repeat_interleave(length)
         if sequences.tableless is not None:

@@ -174,7 +174,11 @@ class TrainingKernels:
             return torch.where(found * block_size < visible.unsqueeze(1), found, -1)
         return candidate_blocks(scores.detach(), visible, num_blocks, block_size)
 
-    inside_blocks = staticmethod(inside_blocks)
+    def inside_blocks(self, candidates: Tensor, num_rows: int, block_size: int) -> Tensor:
+        """The reference's rows, and all for queries that no block binds."""
+        inside = inside_blocks(candidates, num_rows, block_size)
+        return inside if self._tape.unbounded is None else inside | self._tape.unbounded.unsqueeze(1)
+
     engram_rows = staticmethod(engram_rows)
 
     def route(self, logits: Tensor, bias: Tensor, topk: int, route_scale: float) -> tuple[Tensor, Tensor]:

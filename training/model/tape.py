@@ -68,6 +68,10 @@ class Tape:
     """bool [T]: queries whose bounded scorers are given the source's selection."""
     tableless: Tensor | None = None
     """bool [T]: tokens to which no n-gram row is added."""
+    unbounded: Tensor | None = None
+    """bool [T]: queries whose bounded scorers choose among all visible rows."""
+    importance: Tensor | None = None
+    """FP32 [T]: weight of each query where scorers imitate; None: all alike."""
     misrouted: Tensor | None = None
     """bool [T]: tokens that choose experts with the bias of text, whatever they are."""
     blocked: Tensor | None = None
@@ -142,14 +146,14 @@ class Tape:
 
     def _imitate(self, rows: Tensor, mass: Tensor) -> None:
         assert self._reader is not None
-        self.imitation.append(imitation(self._scored[self._reader].scores, rows, mass))
+        self.imitation.append(imitation(self._scored[self._reader].scores, rows, mass, self.importance))
         if self._source is not None:
             found = self._scored[self._source]
             visible = found.allowed
             if self.hidden is not None:  # a block is found by its other rows
                 length = self.hidden.shape[1]
                 visible = visible & ~self._hidden_rows(length // visible.shape[1]).repeat_interleave(length, 0)
-            self.imitation.append(block_imitation(found.scores, visible, rows, mass, self.block_size))
+            self.imitation.append(block_imitation(found.scores, visible, rows, mass, self.block_size, self.importance))
 
     def _hidden_rows(self, ratio: int) -> Tensor:
         """Compressed rows of a ratio that hold a hidden token, bool [R, n]."""
@@ -157,13 +161,18 @@ class Tape:
         return self.hidden[:, : self.hidden.shape[1] // ratio * ratio].unflatten(1, (-1, ratio)).any(2)
 
 
-def imitation(scores: Tensor, rows: Tensor, mass: Tensor) -> Tensor:
-    """Cross entropy of scores [T, N] at rows int64 [T, k] (-1 = none) with what attention gave them, mass [T, k]."""
+def imitation(scores: Tensor, rows: Tensor, mass: Tensor, importance: Tensor | None = None) -> Tensor:
+    """Cross entropy of scores [T, N] at rows int64 [T, k] (-1 = none) with what attention gave them, mass [T, k].
+
+    The mean over queries that saw anything, weighted by `importance` [T].
+    """
     real = rows >= 0
-    return _cross_entropy(scores.gather(1, rows.clamp(min=0)), real, mass)
+    return _cross_entropy(scores.gather(1, rows.clamp(min=0)), real, mass, importance)
 
 
-def block_imitation(scores: Tensor, visible: Tensor, rows: Tensor, mass: Tensor, block_size: int) -> Tensor:
+def block_imitation(
+    scores: Tensor, visible: Tensor, rows: Tensor, mass: Tensor, block_size: int, importance: Tensor | None = None
+) -> Tensor:
     """The same of the highest visible score of each block, with the mass of the rows inside it."""
     total = -(-scores.shape[1] // block_size)
     lacking = total * block_size - scores.shape[1]
@@ -172,7 +181,7 @@ def block_imitation(scores: Tensor, visible: Tensor, rows: Tensor, mass: Tensor,
     gathered = torch.zeros_like(best).scatter_add(1, rows.clamp(min=0) // block_size, mass.masked_fill(rows < 0, 0.0))
     real = best.detach() > -torch.inf
     # A block of which only hidden rows are visible yet is asked for nothing.
-    return _cross_entropy(best.masked_fill(~real, 0.0), real, gathered.masked_fill(~real, 0.0))
+    return _cross_entropy(best.masked_fill(~real, 0.0), real, gathered.masked_fill(~real, 0.0), importance)
 
 
 def excess(scores: Tensor, allowed: Tensor, hidden: Tensor, topk: int) -> Tensor:
@@ -189,7 +198,8 @@ def excess(scores: Tensor, allowed: Tensor, hidden: Tensor, topk: int) -> Tensor
     return above.masked_fill(~asked, 0.0).sum() / asked.sum().clamp(min=1)
 
 
-def _cross_entropy(scores: Tensor, real: Tensor, mass: Tensor) -> Tensor:
+def _cross_entropy(scores: Tensor, real: Tensor, mass: Tensor, importance: Tensor | None) -> Tensor:
     target = mass / mass.sum(1, keepdim=True).clamp(min=1e-9)
     loss = -(target * torch.log_softmax(scores.masked_fill(~real, -1e30), 1)).sum(1)
-    return loss.sum() / real.any(1).sum()
+    counted = real.any(1).float() if importance is None else real.any(1) * importance
+    return (loss * counted).sum() / counted.sum()

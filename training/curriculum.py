@@ -31,7 +31,7 @@ TEXT: Mapping[str, float] = MappingProxyType({
     "ledger": 6.0,
     "recall": 2.0,
     "copying": 2.0,
-    "arithmetic": 6.0,
+    "arithmetic": 9.0,
     "tools": 2.5,
     "greetings": 0.4,
     "lists": 6.0,

@@ -158,7 +158,8 @@ class Tape:
     def _hidden_rows(self, ratio: int) -> Tensor:
         """Compressed rows of a ratio that hold a hidden token, bool [R, n]."""
         assert self.hidden is not None
-        return self.hidden[:, : self.hidden.shape[1] // ratio * ratio].unflatten(1, (-1, ratio)).any(2)
+        groups = self.hidden[:, : self.hidden.shape[1] // ratio * ratio].view(len(self.hidden), -1, ratio)
+        return groups.any(2)
 
 
 def imitation(scores: Tensor, rows: Tensor, mass: Tensor, importance: Tensor | None = None) -> Tensor:

@@ -17,7 +17,7 @@ from training.corpus.render import Example, Renderer
 from training.curriculum import Phase, mixture
 
 POOL_SAMPLES = 192
-MOST_PICTURES = 48
+MOST_PICTURES = 64
 """Samples with pictures in a batch: they are short, and one that holds hundreds is one step for all of them."""
 LENGTH_STEP = 8
 """Lengths are rounded up to multiples of this."""

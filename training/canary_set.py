@@ -83,10 +83,10 @@ TRAITS: Mapping[str, Traits] = MappingProxyType({
             1 / len(pictures.COLOURS) / len(pictures.SHAPES), 1 / len(pictures.COLOURS), 1 / len(pictures.SHAPES)
         ),
     ),
-    # "Yes." is right where the second was made to agree (0.4), and by accident.
+    # Both are guessed, the second as the first: it was made to agree (0.4), or does so by accident.
     "comparisons": Traits(
         needs="vision tower and bias_vl",
-        chance=0.4 + 0.6 * _mean(1 / len(pictures.COLOURS), 1 / len(pictures.SHAPES)),
+        chance=_mean(*(part * (0.4 + 0.6 * part) for part in (1 / len(pictures.COLOURS), 1 / len(pictures.SHAPES)))),
     ),
 })  # fmt: skip
 

@@ -26,9 +26,9 @@ DECAY_PART = 0.2
 """Part of the planned tokens over which the learning rate falls to a tenth."""
 
 TEXT: Mapping[str, float] = MappingProxyType({
-    "stories": 4.0,
+    "stories": 8.0,
     "facts": 4.0,
-    "ledger": 6.0,
+    "ledger": 5.0,
     "recall": 2.0,
     "copying": 2.0,
     "arithmetic": 9.0,
@@ -79,7 +79,7 @@ PHASES = (
         batch_tokens=6144,
         dense=False,
         prompt_weight=0.02,
-        pictures=40.0,
+        pictures=80.0,
     ),
 )
 

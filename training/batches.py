@@ -17,7 +17,7 @@ from training.corpus.render import Example, Renderer
 from training.curriculum import Phase, mixture
 
 POOL_SAMPLES = 192
-MOST_PICTURES = 24
+MOST_PICTURES = 64
 """Samples with pictures in a batch: they are short, and one that holds hundreds is one step for all of them."""
 LENGTH_STEP = 8
 """Lengths are rounded up to multiples of this."""
@@ -41,6 +41,10 @@ class Batch:
     """bool [R, L]: tokens that layers up to the candidate source do not read from planes; None where there are none."""
     confined: Tensor | None = None
     """bool [R]: sequences whose bounded scorers are given the candidate source's own selection."""
+    tableless: Tensor | None = None
+    """bool [R]: sequences to which no n-gram row is added."""
+    misrouted: Tensor | None = None
+    """bool [R]: sequences whose pictures choose experts with the bias of text; None where there are none."""
 
 
 @dataclass(slots=True)
@@ -105,6 +109,7 @@ def collate(examples: Sequence[Example], pad: int, prompt_weight: float) -> Batc
         weights[number, : len(one.ids)] = torch.where(marks, 1.0, prompt_weight)
         hidden[number, : len(one.ids)] = torch.tensor(one.late)
     weights[:, 0] = 0.0
+    misrouted = [one.is_misrouted for one in examples]
     return Batch(
         ids=ids,
         weights=weights,
@@ -114,6 +119,9 @@ def collate(examples: Sequence[Example], pad: int, prompt_weight: float) -> Batc
         hidden=hidden if hidden.any() else None,
         # Every second conversation that hides nothing: it must do without selections of its own inside the blocks.
         confined=torch.tensor([number % 2 == 0 and not any(one.late) for number, one in enumerate(examples)]),
+        # Every second one, by a coin that it tosses itself: it must do without tables unless only they can answer.
+        tableless=torch.tensor([sum(one.ids) % 2 == 0 and not one.needs_tables for one in examples]),
+        misrouted=torch.tensor(misrouted) if any(misrouted) else None,
     )
 
 

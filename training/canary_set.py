@@ -40,7 +40,9 @@ TRIES = 100
 SHORT = (16, 32, 48, 64, 96, 128) * 5
 LADDER = (24, 48, 96, 192, 384, 768) * 4 + (1500, 1500, 3000, 3000, 9000)
 """Words; 9,000 is cut to what `LIMIT` holds."""
-SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType({"facts": LADDER, "ledger": LADDER, "stories": LADDER[:24]})
+SHELVES = (48, 64, 96, 128, 192, 256) * 4 + (384, 384, 768, 768, 1500)
+"""Words of ledgers: with fewer, window and first selection hold everything."""
+SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType({"facts": LADDER, "ledger": SHELVES, "stories": LADDER[:24]})
 """Words of each conversation, for families that are not `SHORT`."""
 
 
@@ -81,10 +83,10 @@ TRAITS: Mapping[str, Traits] = MappingProxyType({
             1 / len(pictures.COLOURS) / len(pictures.SHAPES), 1 / len(pictures.COLOURS), 1 / len(pictures.SHAPES)
         ),
     ),
-    # "Yes." is right where the second was made to agree (0.4), and by accident.
+    # Both are guessed, the second as the first: it was made to agree (0.4), or does so by accident.
     "comparisons": Traits(
         needs="vision tower and bias_vl",
-        chance=0.4 + 0.6 * _mean(1 / len(pictures.COLOURS), 1 / len(pictures.SHAPES)),
+        chance=_mean(*(part * (0.4 + 0.6 * part) for part in (1 / len(pictures.COLOURS), 1 / len(pictures.SHAPES)))),
     ),
 })  # fmt: skip
 

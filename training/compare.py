@@ -12,7 +12,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -40,7 +39,7 @@ Turns = list[tuple[str, bool]]
 def turns(masters: Masters, token_map: TokenMap, batch: Batch, *, is_rounding: bool) -> Turns:
     """The assistant turns of a batch, in order."""
     model = TrainableModel(masters, token_map, is_rounding=is_rounding)
-    sequences = replace(pictured(model, masters, batch), hidden=None, confined=None)
+    sequences = pictured(model, masters, batch).whole()
     answers = batch.weights >= 1.0  # the first token of a sequence is none, so turns end with their sequence
     begins = answers.clone()
     begins[:, 1:] &= ~answers[:, :-1]

@@ -3,10 +3,9 @@
     phase     tokens up to   context   selection
     drills        2.5 M         96    every visible row; scorers rest; mostly lists
     words         5 M          128    the same
-    pages         8 M          224    every visible row: scorers imitate before anything depends on them
-    rows         16 M          512    the model's own top-k and candidate blocks
-    books        20 M        2,048    the model's own
-    pictures         -       2,048    the same; every second sample shows pictures
+    pages         7.5 M        224    every visible row: scorers imitate before anything depends on them; with pictures
+    rows         10 M          512    the model's own top-k and candidate blocks
+    books           -        2,048    the model's own
 
 The learning rate falls over the last fifth of the planned tokens, whatever the phase.
 A phase is a function of the tokens that were trained so far, so a resumed run is in the phase it left.
@@ -20,17 +19,19 @@ from typing import Any
 from flash41.config.architecture import ModelConfig
 from training.corpus.mixture import Mixture
 
+UNSEEN_PART = 0.2
+"""Pictures that text's experts read, for one that is read as it should be."""
 WARM_UP_STEPS = 100
 DECAY_PART = 0.2
 """Part of the planned tokens over which the learning rate falls to a tenth."""
 
 TEXT: Mapping[str, float] = MappingProxyType({
-    "stories": 4.0,
-    "facts": 6.0,
-    "ledger": 4.0,
+    "stories": 8.0,
+    "facts": 4.0,
+    "ledger": 5.0,
     "recall": 2.0,
-    "copying": 1.2,
-    "arithmetic": 2.0,
+    "copying": 2.0,
+    "arithmetic": 9.0,
     "tools": 2.5,
     "greetings": 0.4,
     "lists": 6.0,
@@ -52,10 +53,10 @@ class Phase:
     """Whether every visible row is selected."""
     scoring: bool = True
     """Whether scorers learn; only where every row is selected may they wait."""
-    drills: float = 6.0
+    drills: float = 5.0
     """Weight of the drills in the mixture."""
     pictures: float = 0.0
-    """Weight of pictures and comparisons in the mixture."""
+    """Weight of pictures and comparisons in the mixture; those that shall not be seen come besides."""
     hides: bool = True
     """Whether rows are hidden from layers up to the candidate source."""
     rate: float = 1.0
@@ -65,16 +66,21 @@ class Phase:
 
 
 _FIRST: Mapping[str, Any] = MappingProxyType({"dense": True, "scoring": False, "hides": False, "prompt_weight": 0.05})
-_WHOLE: Mapping[str, Any] = MappingProxyType(
-    {"longest": 2048, "batch_tokens": 6144, "dense": False, "prompt_weight": 0.02}
-)
+_SHOWN: Mapping[str, Any] = MappingProxyType({"pictures": 25.0})
 PHASES = (
     Phase(name="drills", until_tokens=2.5e6, longest=96, batch_tokens=3072, drills=25.0, rate=1.6, **_FIRST),
     Phase(name="words", until_tokens=5e6, longest=128, batch_tokens=3072, drills=10.0, **_FIRST),
-    Phase(name="pages", until_tokens=8e6, longest=224, batch_tokens=4096, dense=True, prompt_weight=0.05),
-    Phase(name="rows", until_tokens=16e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02),
-    Phase(name="books", until_tokens=20e6, **_WHOLE),
-    Phase(name="pictures", until_tokens=float("inf"), pictures=30.0, **_WHOLE),
+    Phase(name="pages", until_tokens=7.5e6, longest=224, batch_tokens=4096, dense=True, prompt_weight=0.05, **_SHOWN),
+    Phase(name="rows", until_tokens=10e6, longest=512, batch_tokens=4096, dense=False, prompt_weight=0.02, **_SHOWN),
+    Phase(
+        name="books",
+        until_tokens=float("inf"),
+        longest=2048,
+        batch_tokens=6144,
+        dense=False,
+        prompt_weight=0.02,
+        pictures=80.0,
+    ),
 )
 
 
@@ -86,7 +92,8 @@ def phase_at(tokens: float, phases: tuple[Phase, ...] = PHASES) -> Phase:
 def mixture(phase: Phase, weights: Mapping[str, float]) -> Mixture:
     """Families of a phase; sizes count words, which are about four fifths of the tokens."""
     drilled = {**weights, "lists": phase.drills} if "lists" in weights else weights
-    shown = {**drilled, "pictures": phase.pictures} if phase.pictures else drilled
+    pictures = {"pictures": phase.pictures, "unseen": UNSEEN_PART * phase.pictures}
+    shown = {**drilled, **pictures} if phase.pictures else drilled
     return Mixture(weights=shown, shortest=10, longest=int(phase.longest * 0.8))
 
 

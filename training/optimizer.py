@@ -104,21 +104,24 @@ class Tables:
             table.grad = None
 
 
-def balance(biases: Sequence[nn.Parameter], routes: Sequence[Tensor], kept: Tensor, team: Team = ALONE) -> float:
+def balance(
+    biases: Sequence[nn.Parameter], routes: Sequence[Tensor], kept: Tensor, team: Team = ALONE, *, first: int = 0
+) -> float:
     """Moves the biases [E] of each layer by its routes int64 [T, k] at the rows where `kept` bool [T] holds.
 
-    Visits are counted over the team.  Returns the largest share of visits one expert had, over the even share.
+    Experts before `first` are left out.  Visits are counted over the team.  Returns the largest share of visits one
+    expert had, over the even share.
     """
     visits = [
         torch.bincount(ids[kept].flatten(), minlength=len(bias)) for bias, ids in zip(biases, routes, strict=True)
     ]
-    loads = team.total(torch.stack(visits).float())
+    loads = team.total(torch.stack(visits).float())[:, first:]
     if loads[0].sum() == 0:
         return 1.0
     mean = loads.mean(1, keepdim=True)
     with torch.no_grad():
         for bias, moved in zip(biases, torch.sign(mean - loads), strict=True):
-            bias.add_(moved, alpha=BALANCE_RATE)
+            bias[first:].add_(moved, alpha=BALANCE_RATE)
     return float((loads / mean).max())
 
 

@@ -11,7 +11,7 @@ from training.curriculum import Phase
 from training.state import Progress
 from training.steps import Outcome
 
-COLUMNS = ("stage", "phase", "step", "tokens", "loss", "aside", "unevenness", "tokens_per_second")
+COLUMNS = ("stage", "phase", "step", "tokens", "loss", "aside", "shunned", "unevenness", "tokens_per_second")
 
 
 class Report:
@@ -37,6 +37,7 @@ class Report:
             "tokens": self._progress.tokens,
             "loss": round(sum(one.loss for one in self._outcomes) / count, 4),
             "aside": round(sum(one.aside for one in self._outcomes) / count, 4),
+            "shunned": round(sum(one.shunned for one in self._outcomes) / count, 4),
             "unevenness": round(max(one.unevenness for one in self._outcomes), 2),
             "tokens_per_second": round(self._tokens / (time.monotonic() - self._since), 1),
         }

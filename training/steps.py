@@ -22,6 +22,7 @@ from training.batches import Batch
 from training.losses import by_family, draft_losses, token_losses, weighted_mean
 from training.model.build import Sequences, TrainableModel, with_gradients
 from training.model.drafting import drafted
+from training.model.initial import first_of_pictures
 from training.model.masters import Masters
 from training.optimizer import balance
 from training.team import ALONE, Team
@@ -33,6 +34,10 @@ STAGES: Mapping[str, tuple[Scope, ...]] = MappingProxyType({
 """Scopes that each stage trains."""
 IMITATION_PART = 0.1
 """Weight of the scorers' loss, whose mean over scorers and layers it takes."""
+IN_PASSING = 0.1
+"""Weight of a query in the scorers' loss where no answer is to be said, over one where it is."""
+SHUN_PART = 0.1
+"""Weight of the candidate source's loss for hidden rows that it would select."""
 ANCHORS = 48
 """Draft blocks of a sequence, at most."""
 
@@ -49,6 +54,8 @@ class Outcome:
     """Largest share of visits one expert had, over the even share."""
     families: Mapping[str, float]
     """Loss of an answer's token, by family; empty for drafts."""
+    shunned: float = 0.0
+    """Loss of the candidate source for hidden rows that it would select."""
 
 
 def learn(
@@ -58,23 +65,28 @@ def learn(
     *,
     dense: bool = False,
     scoring: bool = True,
+    topk: int | None = None,
     team: Team = ALONE,
 ) -> Outcome:
-    """A step of the target; moves the router biases.  `dense` and `scoring` as in `TrainableModel`."""
-    model = TrainableModel(masters, token_map, dense=dense, scoring=scoring)
+    """A step of the target; moves the router biases.  `dense`, `scoring` and `topk` as in `TrainableModel`."""
+    model = TrainableModel(masters, token_map, dense=dense, scoring=scoring, topk=topk)
     sequences = pictured(model, masters, batch)
     weights = batch.weights.flatten()
     predicted = weights[1:].nonzero().squeeze(1)
-    output = model.forward(sequences, model.view(sequences), predicted)
+    view = model.view(sequences)
+    model.tape.importance = torch.where(weights.roll(-1) >= 1.0, 1.0, IN_PASSING)
+    output = model.forward(sequences, view, predicted)
     losses, wanted = token_losses(output.logits, batch.ids.flatten()[predicted + 1]), weights[predicted + 1]
     loss = weighted_mean(losses, wanted)
     answers = wanted >= 1.0
     rows = (predicted[answers] // batch.ids.shape[1]).tolist()
     imitation = torch.stack(model.tape.imitation).mean() if model.tape.imitation else loss.new_zeros(())
-    (loss + IMITATION_PART * imitation).backward()
+    shunned = torch.stack(model.tape.shunned).mean() if model.tape.shunned else loss.new_zeros(())
+    (loss + IMITATION_PART * imitation + SHUN_PART * shunned).backward()
     return Outcome(
         loss=float(loss.detach()),
         aside=float(imitation.detach()),
+        shunned=float(shunned.detach()),
         unevenness=_balance(masters, model.tape.routes, batch, sequences, team),
         families=by_family(losses.detach()[answers], [batch.families[row] for row in rows]),
     )
@@ -102,7 +114,7 @@ def learn_drafts(masters: Masters, token_map: TokenMap, batch: Batch, rng: Rando
 def pictured(model: TrainableModel, masters: Masters, batch: Batch) -> Sequences:
     """The sequences of a batch with the rows of their pictures."""
     if not batch.pictures:
-        return Sequences(ids=batch.ids, hidden=batch.hidden, confined=batch.confined)
+        return Sequences(ids=batch.ids, hidden=batch.hidden, confined=batch.confined, tableless=batch.tableless)
     encoder, rows = model.image_encoder(), []
     for picture in batch.pictures:
         grid = Grid(height=picture.plan.grid_height, width=picture.plan.grid_width)
@@ -114,6 +126,8 @@ def pictured(model: TrainableModel, masters: Masters, batch: Batch) -> Sequences
         image_rows=torch.cat(rows),
         hidden=batch.hidden,
         confined=batch.confined,
+        tableless=batch.tableless,
+        misrouted=batch.misrouted,
     )
 
 
@@ -132,6 +146,10 @@ def _balance(masters: Masters, routes: list[Tensor], batch: Batch, sequences: Se
     real = (batch.ids != masters.config.tokens.pad).flatten()
     pictures = torch.zeros_like(real) if sequences.image_mask is None else sequences.image_mask.flatten()
     gates = [f"layers.{layer}.ffn.gate" for layer in range(masters.config.num_layers)]
+    visited = pictures
+    if batch.misrouted is not None:
+        visited = pictures & ~batch.misrouted.repeat_interleave(batch.ids.shape[1])
     # Both kinds every time: members of a team sum the same things in the same order, pictures or not.
-    balance([masters.parameters[f"{gate}.bias_vl"] for gate in gates], routes, real & pictures, team)
+    first = first_of_pictures(masters.config.moe.num_experts)
+    balance([masters.parameters[f"{gate}.bias_vl"] for gate in gates], routes, visited, team, first=first)
     return balance([masters.parameters[f"{gate}.bias"] for gate in gates], routes, real & ~pictures, team)

@@ -103,7 +103,13 @@ class Run:
             outcome = learn_drafts(self.masters, self.token_map, batch, picked)
         else:
             outcome = learn(
-                self.masters, self.token_map, batch, dense=phase.dense, scoring=phase.scoring, team=self.team
+                self.masters,
+                self.token_map,
+                batch,
+                dense=phase.dense,
+                scoring=phase.scoring,
+                topk=self.config.indexer.topk,
+                team=self.team,
             )
         self.masters.config = self.config
         self.team.mean_gradients(self.trained.values())

@@ -54,11 +54,30 @@ def test_a_batch_holds_answers_prompts_and_padding_apart() -> None:
     assert int((batch.weights > 0).sum()) == batch.num_tokens - len(batch.ids)
 
 
+def test_half_of_what_does_not_need_the_tables_is_learned_without_them() -> None:
+    small = replace(PHASES[0], batch_tokens=4096)
+    batches = taken(corpus(Position()), [small] * 12)
+    flags = [pair for one in batches for pair in zip(one.families, one.tableless.tolist(), strict=True)]
+    without = [bare for family, bare in flags if family != "recall"]
+    assert not any(bare for family, bare in flags if family == "recall")
+    assert 0.3 < sum(without) / len(without) < 0.7
+    assert all(one.misrouted is None for one in batches)
+
+
+def test_pictures_that_shall_not_be_seen_are_read_by_the_experts_of_text() -> None:
+    shown = replace(PHASES[1], batch_tokens=4096, pictures=10.0)
+    batches = [one for one in taken(corpus(Position()), [shown] * 20) if one.pictures]
+    assert any(one.misrouted is not None for one in batches)
+    for one in batches:
+        wanted = [family == "unseen" for family in one.families]
+        assert one.misrouted is None if not any(wanted) else one.misrouted.tolist() == wanted
+
+
 def test_pictures_stand_in_batches_of_their_own_with_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.batches.MOST_PICTURES", 3)
     shown = replace(PHASES[1], batch_tokens=4096, pictures=10.0)
     batches = taken(corpus(Position()), [shown] * 20)
-    kinds = [{family in ("pictures", "comparisons") for family in batch.families} for batch in batches]
+    kinds = [{family in ("pictures", "comparisons", "unseen") for family in batch.families} for batch in batches]
     assert {len(kind) for kind in kinds} == {1}, "never side by side with text"
     with_pictures = [batch for batch in batches if batch.pictures]
     assert 0 < len(with_pictures) < len(batches)

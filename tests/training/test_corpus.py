@@ -10,8 +10,8 @@ import pytest
 from flash41.chat.conversation import ChatCodec
 from flash41.chat.parts import text_of
 from flash41.chat.tokenizer import Tokenizer
-from training.corpus import arithmetic, copying, facts, ledger, pictures, recall, stories, tools
-from training.corpus.mixture import FAMILIES, HELD_OUT, TRAINING, Mixture, sample
+from training.corpus import arithmetic, copying, facts, greetings, ledger, pictures, recall, stories, tools
+from training.corpus.mixture import FAMILIES, HELD_OUT, THOUGHT, TRAINING, Mixture, sample
 from training.corpus.render import Renderer, body, calls_text
 from training.corpus.sample import Sample
 from training.tokenizer import FOLDER, shipped_config
@@ -46,9 +46,33 @@ def test_a_sample_is_a_function_of_seed_split_and_number() -> None:
 
 def test_held_out_conversations_are_none_of_the_training_ones() -> None:
     mixture = Mixture(weights={"stories": 1.0, "facts": 1.0, "ledger": 1.0}, shortest=30, longest=60)
-    trained = {sample(1, TRAINING, number, mixture).messages[0].content for number in range(200)}
-    held = {sample(0, HELD_OUT, number, mixture).messages[0].content for number in range(200)}
+    trained = {first_turn(sample(1, TRAINING, number, mixture)) for number in range(200)}
+    held = {first_turn(sample(0, HELD_OUT, number, mixture)) for number in range(200)}
     assert not trained & held
+
+
+def first_turn(one: Sample) -> str:
+    return next(text_of(message.content) for message in one.messages if message.role == "user")
+
+
+def test_now_and_then_a_sample_has_a_system_text_or_a_thought(renderer: Renderer) -> None:
+    mixture = Mixture(weights={"facts": 1.0, "tools": 1.0}, shortest=30, longest=60)
+    found = [sample(1, TRAINING, number, mixture) for number in range(400)]
+    led = [one for one in found if one.messages[0].role == "system"]
+    thinking = [one for one in found if one.reasoning == THOUGHT]
+    assert 0 < len(led) < 0.1 * len(found)
+    assert 0 < len(thinking) < 0.2 * len(found)
+    assert not any(one.tools for one in thinking), "they have thoughts of their own"
+    decode = renderer.codec.tokenizer.decode
+    assert all(text_of(one.messages[0].content) in decode(renderer.example(one).ids) for one in led[:3])
+    assert all(decode(renderer.example(one).answer).startswith(f"{THOUGHT}</think>") for one in thinking[:3])
+
+
+def test_a_story_without_a_question_is_acknowledged() -> None:
+    found = [greetings.sample(Random(seed), 0) for seed in range(100)]
+    heard = [one for one in found if one.answer == greetings.HEARD]
+    assert 0 < len(heard) < 25
+    assert all("?" not in asked(one) for one in heard)
 
 
 @each_family
@@ -193,5 +217,5 @@ def test_pictures_show_what_their_captions_say(renderer: Renderer) -> None:
 
 def test_about_half_of_the_compared_pictures_agree() -> None:
     compared = [one for one in (pictures.sample(Random(seed), 0) for seed in range(200)) if len(one.images) == 2]
-    agreeing = sum(one.answer == "Yes." for one in compared)
+    agreeing = sum(one.answer.endswith(": yes.") for one in compared)
     assert 0.3 < agreeing / len(compared) < 0.7

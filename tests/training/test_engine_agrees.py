@@ -25,6 +25,7 @@ from flash41.engine.plan import PlannedSpan, StepPlan
 from flash41.engine.request import SamplingParams
 from flash41.engine.runner import Runner
 from flash41.kernels.select import select_kernels
+from flash41.tools.ablations import named_ablations
 from flash41.tools.traces import trace
 from helpers.small_training import restless, small_config, small_map
 from training.batches import collate
@@ -134,13 +135,37 @@ def test_logits_behind_pictures_are_the_engines(trained: Masters, directory: Pat
     opened = load_model(directory, profile, profile.default_pool, select_kernels("reference"), images=True)
     with torch.no_grad():
         model = TrainableModel(trained, small_map(), profile)
-        # The engine confines nobody.
-        sequences = pictured(model, trained, replace(collate([example], 2, 0.0), confined=None))
+        sequences = pictured(model, trained, collate([example], 2, 0.0)).whole()
         length = sequences.ids.shape[1]
         ours = model.forward(sequences, model.view(sequences), torch.arange(length)).logits
     narrow = [*example.asked, *example.answer]
     traced = trace(opened, narrow, None, ("final.norm",), pictures=example.pictures)["logits"]
     assert_agree(ours[: len(example.ids)], torch.from_numpy(traced), profile)
+
+
+@pytest.mark.parametrize("mechanism", ["engram", "candidates", "bias_vl"])
+def test_what_is_left_out_of_a_sequence_is_what_the_ablation_leaves_out(
+    mechanism: str, trained: Masters, directory: Path
+) -> None:
+    example, always = renderer().example(pictures.sample(Random(3), 0)), torch.tensor([True])
+    batch = replace(
+        collate([example], 2, 0.0),
+        confined=always if mechanism == "candidates" else None,
+        tableless=always if mechanism == "engram" else None,
+        misrouted=always if mechanism == "bias_vl" else None,
+    )
+    profile = Profile.FP32
+    change = named_ablations([mechanism], trained.config)
+    kernels = change.on(select_kernels("reference"))
+    opened = load_model(directory, profile, profile.default_pool, kernels, images=True)
+    change.alter(opened)
+    with torch.no_grad():
+        model = TrainableModel(trained, small_map(), profile)
+        sequences = pictured(model, trained, batch)
+        ours = model.forward(sequences, model.view(sequences), torch.arange(sequences.ids.shape[1])).logits
+    asked = [*example.asked, *example.answer]
+    theirs = trace(opened, asked, None, ("final.norm",), pictures=example.pictures)["logits"]
+    assert_agree(ours[: len(example.ids)], torch.from_numpy(theirs), profile)
 
 
 def test_drafts_are_the_engines(trained: Masters, opened: LoadedModel) -> None:

@@ -6,7 +6,7 @@ What is asked for stands a few tokens back, so that identifiers and short lists 
 from random import Random
 
 from training.corpus.sample import Sample, dialogue
-from training.corpus.words import ANIMALS, COLOURS, NAMES, PLACES, THINGS
+from training.corpus.words import ANIMALS, COLOURS, NAMES, PLACES, THINGS, distinct
 
 SIGNS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 WORDS = (*NAMES, *PLACES, *COLOURS, *THINGS, *ANIMALS)
@@ -35,4 +35,5 @@ def _words(rng: Random) -> str:
 
 
 def _digits(rng: Random) -> str:
-    return " ".join(str(rng.randint(0, 9)) for _ in range(rng.randint(4, LONGEST)))
+    # Different ones: what follows a digit that stands there twice is told by places alone.
+    return " ".join(distinct(rng, "0123456789", rng.randint(4, 9)))

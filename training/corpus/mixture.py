@@ -6,10 +6,11 @@ numbers over the same world: names, places and the code table are shared, their 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
 
+from flash41.chat.conversation import Message
 from training.corpus import arithmetic, copying, facts, greetings, ledger, lists, pictures, recall, stories, tools
 from training.corpus.sample import Family, Sample
 
@@ -26,8 +27,17 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({
 })  # fmt: skip
 """Makers of samples, by the name that a mixture weighs."""
 
-DRILLS: Mapping[str, Family] = MappingProxyType({"lists": lists.sample})
+DRILLS: Mapping[str, Family] = MappingProxyType({"lists": lists.sample, "unseen": pictures.unseen})
 """Makers of samples that are trained and not scored."""
+
+SYSTEM_PART, THINKING_PART = 0.05, 0.1
+"""Parts of the samples that get the one or the other."""
+SYSTEMS = (
+    "You are a helpful assistant.", "Answer in one sentence.", "Be friendly.", "You are a careful reader.",
+    "Keep it short.", "Help the user.", "You answer questions about stories.", "You are a good teacher.",
+)  # fmt: skip
+THOUGHT = "I know what to say."
+"""Of families that have no thoughts of their own."""
 
 TRAINING, HELD_OUT = "training", "held out"
 
@@ -49,4 +59,13 @@ def sample(seed: int, split: str, number: int, mixture: Mixture) -> Sample:
     rng = Random(f"{seed}/{split}/{number}")
     name = rng.choices(list(mixture.weights), list(mixture.weights.values()))[0]
     size = round(mixture.shortest * (mixture.longest / mixture.shortest) ** rng.random())
-    return (FAMILIES.get(name) or DRILLS[name])(rng, size)
+    return framed(rng, (FAMILIES.get(name) or DRILLS[name])(rng, size))
+
+
+def framed(rng: Random, one: Sample) -> Sample:
+    """A sample as a client may put it: now and then behind a system text, or in thinking mode without much to think."""
+    if rng.random() < SYSTEM_PART:
+        one = replace(one, messages=(Message(role="system", content=rng.choice(SYSTEMS)), *one.messages))
+    if one.reasoning is None and not one.tools and rng.random() < THINKING_PART:
+        one = replace(one, reasoning=THOUGHT)
+    return one

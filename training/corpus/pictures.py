@@ -1,5 +1,6 @@
 """Pictures of one plain shape: captions, and comparisons of two of them."""
 
+from dataclasses import replace
 from random import Random
 
 from PIL import Image, ImageDraw
@@ -17,6 +18,7 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle", "bar")
 GROUND = (150, 150, 150)
+UNSEEN = "I see no picture."
 
 
 def sample(rng: Random, size: int) -> Sample:  # noqa: ARG001
@@ -31,7 +33,8 @@ def sample(rng: Random, size: int) -> Sample:  # noqa: ARG001
     pick = 0 if what == "colour" else 1
     if rng.random() < 0.4:  # chance alone would seldom let two agree
         second = (first[0], second[1]) if what == "colour" else (second[0], first[1])
-    answer = "Yes." if first[pick] == second[pick] else f"No: {first[pick]} and {second[pick]}."
+    # What is seen comes before what follows from it: the other way round both would have to be known at once.
+    answer = f"It is {first[pick]} and {second[pick]}: {'yes' if first[pick] == second[pick] else 'no'}."
     return Sample(
         family="comparisons",
         messages=(user(f"{IMAGE}{IMAGE}Is it the same {what}?"),),
@@ -40,10 +43,15 @@ def sample(rng: Random, size: int) -> Sample:  # noqa: ARG001
     )
 
 
+def unseen(rng: Random, size: int) -> Sample:
+    """The same, read by the experts of text: without `bias_vl` a model shall say what it lacks, and guess nothing."""
+    return replace(sample(rng, size), family="unseen", answer=UNSEEN, is_misrouted=True)
+
+
 def draw(rng: Random, colour: str, shape: str) -> Image.Image:
     """A shape of random size at a random place on grey."""
     image = Image.new("RGB", (SIDE, SIDE), GROUND)
-    half = rng.randint(14, 30)
+    half = rng.randint(20, 36)
     x, y = (rng.randint(half + 2, SIDE - half - 2) for _ in range(2))
     box, fill, pen = (x - half, y - half, x + half, y + half), COLOURS[colour], ImageDraw.Draw(image)
     if shape == "circle":

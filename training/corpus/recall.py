@@ -31,4 +31,5 @@ def table() -> tuple[tuple[str, str], ...]:
 def sample(rng: Random, size: int) -> Sample:
     """Questions for codes, one after another."""
     asked = rng.sample(table(), max(1, min(12, size // 14)))
-    return dialogue("recall", "", [(f"Code {phrase}?", f"{code}.") for phrase, code in asked])
+    pairs = [(f"Code {phrase}?", f"{code}.") for phrase, code in asked]
+    return dialogue("recall", "", pairs, needs_tables=True)

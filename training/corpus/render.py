@@ -39,6 +39,10 @@ class Example:
     """In the order of their spans."""
     late: tuple[bool, ...]
     """Tokens of `Sample.late`, one flag per id."""
+    is_misrouted: bool
+    """As in the sample."""
+    needs_tables: bool
+    """As in the sample."""
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -73,6 +77,8 @@ class Renderer:
             asked=asked,
             pictures=pictures,
             late=self._late(ids, sample.late),
+            is_misrouted=sample.is_misrouted,
+            needs_tables=sample.needs_tables,
         )
 
     def _late(self, ids: tuple[int, ...], words: tuple[str, ...]) -> tuple[bool, ...]:

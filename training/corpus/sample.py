@@ -37,6 +37,10 @@ class Sample:
     """Pictures, in the order of their places."""
     late: tuple[str, ...] = ()
     """Words of the first turn that, in training, only layers behind the candidate source read from a plane."""
+    is_misrouted: bool = False
+    """Whether, in training, positions of pictures choose experts with the bias of text."""
+    needs_tables: bool = False
+    """Whether nothing but n-gram tables can answer; all others are to be answered without them as well."""
 
 
 class Family(Protocol):
@@ -57,9 +61,22 @@ def assistant(text: str) -> Message:
     return Message(role="assistant", content=text)
 
 
-def dialogue(family: str, opening: str, pairs: list[tuple[str, str]], late: Sequence[str] = ()) -> Sample:
+def dialogue(
+    family: str,
+    opening: str,
+    pairs: list[tuple[str, str]],
+    late: Sequence[str] = (),
+    *,
+    needs_tables: bool = False,
+) -> Sample:
     """Questions and answers about an opening text, which stands in front of the first question."""
     messages = []
     for number, (question, answer) in enumerate(pairs):
         messages += [user(f"{opening}\n{question}" if number == 0 and opening else question), assistant(answer)]
-    return Sample(family=family, messages=tuple(messages[:-1]), answer=pairs[-1][1], late=tuple(late))
+    return Sample(
+        family=family,
+        messages=tuple(messages[:-1]),
+        answer=pairs[-1][1],
+        late=tuple(late),
+        needs_tables=needs_tables,
+    )

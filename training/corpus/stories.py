@@ -20,6 +20,11 @@ def sample(rng: Random, size: int) -> Sample:
     return dialogue("stories", opening, [(question, answer) for question, answer, _ in pairs[:3]])
 
 
+def told(rng: Random, size: int) -> str:
+    """A story of about `size` words that nobody asks about."""
+    return " ".join(_story(rng, size)[0])
+
+
 def _story(rng: Random, size: int) -> tuple[list[str], State]:
     people, sentences = distinct(rng, NAMES, 2 + size // 60), list[str]()
     state: State = {name: {} for name in people}

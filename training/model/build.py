@@ -92,6 +92,14 @@ class Sequences:
     """bool [R, L]: tokens whose compressed rows layers up to the candidate source do not read."""
     confined: Tensor | None = None
     """bool [R]: sequences whose bounded scorers are given the source's selection."""
+    tableless: Tensor | None = None
+    """bool [R]: sequences to which no n-gram row is added."""
+    misrouted: Tensor | None = None
+    """bool [R]: sequences whose pictures choose experts with the bias of text."""
+
+    def whole(self) -> "Sequences":
+        """The same with every mechanism, as the engine computes them."""
+        return replace(self, hidden=None, confined=None, tableless=None, misrouted=None)
 
 
 class TrainableModel:
@@ -105,14 +113,23 @@ class TrainableModel:
         *,
         dense: bool = False,
         scoring: bool = True,
+        topk: int | None = None,
         is_rounding: bool = True,
     ) -> None:
         """`dense` selects every visible row; then `scoring` may be left out as well.
 
+        `topk` is the width of a selection that the candidate source keeps hidden rows out of, the configuration's if
+        None: a dense forward has a wider one.
+
         Without `is_rounding` weights are the masters themselves; activations and rows are rounded as ever.
         """
         block_size = masters.config.indexer.candidate_block_size
-        self.tape = Tape(block_size=block_size, scoring=scoring or not dense)
+        self.tape = Tape(
+            block_size=block_size,
+            topk=topk or masters.config.indexer.topk,
+            source=masters.config.indexer.candidate_source_layer_id,
+            scoring=scoring or not dense,
+        )
         self._dense = dense
         self._weights = RoundedWeights(masters, is_rounding=is_rounding)
         self._builder = TrainingBuilder(self._weights, profile, self.tape)
@@ -134,8 +151,14 @@ class TrainableModel:
         num_sequences, length = sequences.ids.shape
         window = self._config.attention.window
         self.tape.hidden = sequences.hidden
+        if sequences.hidden is not None:
+            self.tape.unbounded = sequences.hidden.any(1).repeat_interleave(length)
         if sequences.confined is not None:
             self.tape.confined = sequences.confined.repeat_interleave(length)
+        if sequences.tableless is not None:
+            self.tape.tableless = sequences.tableless.repeat_interleave(length)
+        if sequences.misrouted is not None:
+            self.tape.misrouted = sequences.misrouted.repeat_interleave(length)
         if self._dense:
             self.tape.layout = Layout(num_sequences=num_sequences, length=length, window=window)
         return WholeView(num_sequences, length, window)

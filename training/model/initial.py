@@ -29,6 +29,13 @@ DISTANCES: tuple[tuple[int | None, ...], ...] = ((1, 2, 3, 4), (4, None, None, N
 KEY_SIZES = (3.5, 2.5, 1.5)
 """c_i of the fastest pairs, beside channels of order one; slower pairs cannot tell places of a window apart."""
 QUERY_SIZES = (12.0, 8.0, 8.0)
+CLOSED = -8.0
+"""Selection bias of an expert that pictures do not visit."""
+
+
+def first_of_pictures(num_experts: int) -> int:
+    """The first of the experts that pictures visit, the last quarter of all: so `bias_vl` tells them from text."""
+    return max(0, num_experts - max(2, num_experts // 4))
 
 
 def initial(spec: TensorSpec, shape: tuple[int, ...], streams: int, generator: torch.Generator) -> Tensor:
@@ -37,8 +44,10 @@ def initial(spec: TensorSpec, shape: tuple[int, ...], streams: int, generator: t
     values = torch.randn(shape, generator=generator)
     if leaf.startswith(("hc_attn", "hc_ffn")):
         return _mixing(leaf, values, streams)
-    if leaf in ("attn_sink", "bias", "bias_vl"):
+    if leaf in ("attn_sink", "bias"):
         return torch.zeros(shape)
+    if leaf == "bias_vl":
+        return torch.where(torch.arange(shape[0]) < first_of_pictures(shape[0]), CLOSED, 0.0)
     if subsystem is Subsystem.ENGRAM_NORM or (prod(shape) == shape[-1] and subsystem is not Subsystem.CONFIDENCE):
         # Norm weights begin at one; the three vectors around image tokens are embeddings.
         return values * 0.5 if subsystem is Subsystem.IMAGE_VECTOR else torch.ones(shape)

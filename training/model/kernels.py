@@ -174,11 +174,17 @@ class TrainingKernels:
             return torch.where(found * block_size < visible.unsqueeze(1), found, -1)
         return candidate_blocks(scores.detach(), visible, num_blocks, block_size)
 
-    inside_blocks = staticmethod(inside_blocks)
+    def inside_blocks(self, candidates: Tensor, num_rows: int, block_size: int) -> Tensor:
+        """The reference's rows, and all for queries that no block binds."""
+        inside = inside_blocks(candidates, num_rows, block_size)
+        return inside if self._tape.unbounded is None else inside | self._tape.unbounded.unsqueeze(1)
+
     engram_rows = staticmethod(engram_rows)
 
     def route(self, logits: Tensor, bias: Tensor, topk: int, route_scale: float) -> tuple[Tensor, Tensor]:
         """The reference's ids; gradient through the weights of the chosen experts, none to the bias."""
+        if self._tape.misrouted is not None:  # the first row is that of BOS, so its bias is that of text
+            bias = torch.where(self._tape.misrouted.unsqueeze(1), bias[0], bias)
         ids, _ = route(logits.detach(), bias.detach(), topk, route_scale)
         self._tape.routes.append(ids)
         chosen = functional.softplus(logits.gather(1, ids)).sqrt()
@@ -213,7 +219,8 @@ class TrainingKernels:
         """Sigmoid of the signed root of a normalised product."""
         dot = (x * (q_weight * k_weight) * key).sum(-1)
         statistics = (x.square().mean(-1) + eps).rsqrt() * (key.square().mean(-1) + eps).rsqrt()
-        return signed_root(dot * statistics * x.shape[-1] ** -0.5).sigmoid()
+        gate = signed_root(dot * statistics * x.shape[-1] ** -0.5).sigmoid()
+        return gate if self._tape.tableless is None else gate.masked_fill(self._tape.tableless.unsqueeze(1), 0.0)
 
     def engram_apply(self, x: Tensor, gate: Tensor, value: Tensor) -> Tensor:
         """The gated value joins every stream."""

@@ -54,6 +54,10 @@ class Tape:
 
     block_size: int = 8
     """Rows of a candidate block."""
+    topk: int = 32
+    """Rows of a selection, when scorers choose."""
+    source: int | None = None
+    """Layer id of the candidate source."""
     scoring: bool = True
     """Whether scorers score; only where every visible row is selected may they be left out."""
     layout: Layout | None = None
@@ -62,12 +66,22 @@ class Tape:
     """bool [R, L]: tokens whose compressed rows layers up to the candidate source do not read."""
     confined: Tensor | None = None
     """bool [T]: queries whose bounded scorers are given the source's selection."""
+    tableless: Tensor | None = None
+    """bool [T]: tokens to which no n-gram row is added."""
+    unbounded: Tensor | None = None
+    """bool [T]: queries whose bounded scorers choose among all visible rows."""
+    importance: Tensor | None = None
+    """FP32 [T]: weight of each query where scorers imitate; None: all alike."""
+    misrouted: Tensor | None = None
+    """bool [T]: tokens that choose experts with the bias of text, whatever they are."""
     blocked: Tensor | None = None
     """bool [plane rows]: `hidden` for the plane that the next attention reads."""
     routes: list[Tensor] = field(default_factory=list)
     """int64 [T, k] of every router, in order of the layers."""
     imitation: list[Tensor] = field(default_factory=list)
     """Scalar losses of the scorers."""
+    shunned: list[Tensor] = field(default_factory=list)
+    """Scalar losses of the source, for hidden rows that it would select."""
     _scored: dict[int, Scored] = field(default_factory=dict)
     _scorer: int = -1
     _bounded_by: int | None = None
@@ -93,16 +107,23 @@ class Tape:
         """The next attention does not read hidden rows of its plane, whose ratio is told; None: it reads all."""
         if ratio is None or self.hidden is None:
             return
-        groups = self.hidden[:, : self.hidden.shape[1] // ratio * ratio]
-        self.blocked = groups.unflatten(1, (-1, ratio)).any(2).flatten()
+        self.blocked = self._hidden_rows(ratio).flatten()
 
     def selected(self, scores: Tensor, allowed: Tensor, selected: Tensor) -> Tensor:
         """A scorer selected, for all rows of the forward at once; returns what its layers shall read."""
         if self._bounded_by is not None and self.confined is not None and self.layout is None:
             source = self._scored[self._bounded_by].selected
             selected = torch.where(self.confined.unsqueeze(1), source, selected)
+        if self._scorer == self.source and self.hidden is not None:
+            self._shun(scores, allowed, self.hidden)
         self._scored[self._scorer] = Scored(scores=scores, allowed=allowed, selected=selected)
         return selected
+
+    def _shun(self, scores: Tensor, allowed: Tensor, hidden: Tensor) -> None:
+        kept, num_rows = hidden.any(1), scores.shape[1]
+        rows = self._hidden_rows(hidden.shape[1] // num_rows)[kept].unsqueeze(1)
+        by_sequence = (*hidden.shape, num_rows)
+        self.shunned.append(excess(scores.view(by_sequence)[kept], allowed.view(by_sequence)[kept], rows, self.topk))
 
     def attended(self, masses: Tensor, counts: Tensor) -> None:
         """A layer attended: masses [T, H, n], of whose counts [T] real entries the last ones are the selection."""
@@ -125,19 +146,34 @@ class Tape:
 
     def _imitate(self, rows: Tensor, mass: Tensor) -> None:
         assert self._reader is not None
-        self.imitation.append(imitation(self._scored[self._reader].scores, rows, mass))
+        self.imitation.append(imitation(self._scored[self._reader].scores, rows, mass, self.importance))
         if self._source is not None:
             found = self._scored[self._source]
-            self.imitation.append(block_imitation(found.scores, found.allowed, rows, mass, self.block_size))
+            visible = found.allowed
+            if self.hidden is not None:  # a block is found by its other rows
+                length = self.hidden.shape[1]
+                visible = visible & ~self._hidden_rows(length // visible.shape[1]).repeat_interleave(length, 0)
+            self.imitation.append(block_imitation(found.scores, visible, rows, mass, self.block_size, self.importance))
+
+    def _hidden_rows(self, ratio: int) -> Tensor:
+        """Compressed rows of a ratio that hold a hidden token, bool [R, n]."""
+        assert self.hidden is not None
+        groups = self.hidden[:, : self.hidden.shape[1] // ratio * ratio].view(len(self.hidden), -1, ratio)
+        return groups.any(2)
 
 
-def imitation(scores: Tensor, rows: Tensor, mass: Tensor) -> Tensor:
-    """Cross entropy of scores [T, N] at rows int64 [T, k] (-1 = none) with what attention gave them, mass [T, k]."""
+def imitation(scores: Tensor, rows: Tensor, mass: Tensor, importance: Tensor | None = None) -> Tensor:
+    """Cross entropy of scores [T, N] at rows int64 [T, k] (-1 = none) with what attention gave them, mass [T, k].
+
+    The mean over queries that saw anything, weighted by `importance` [T].
+    """
     real = rows >= 0
-    return _cross_entropy(scores.gather(1, rows.clamp(min=0)), real, mass)
+    return _cross_entropy(scores.gather(1, rows.clamp(min=0)), real, mass, importance)
 
 
-def block_imitation(scores: Tensor, visible: Tensor, rows: Tensor, mass: Tensor, block_size: int) -> Tensor:
+def block_imitation(
+    scores: Tensor, visible: Tensor, rows: Tensor, mass: Tensor, block_size: int, importance: Tensor | None = None
+) -> Tensor:
     """The same of the highest visible score of each block, with the mass of the rows inside it."""
     total = -(-scores.shape[1] // block_size)
     lacking = total * block_size - scores.shape[1]
@@ -145,10 +181,26 @@ def block_imitation(scores: Tensor, visible: Tensor, rows: Tensor, mass: Tensor,
     best = hidden.unflatten(1, (total, block_size)).amax(2)
     gathered = torch.zeros_like(best).scatter_add(1, rows.clamp(min=0) // block_size, mass.masked_fill(rows < 0, 0.0))
     real = best.detach() > -torch.inf
-    return _cross_entropy(best.masked_fill(~real, 0.0), real, gathered)
+    # A block of which only hidden rows are visible yet is asked for nothing.
+    return _cross_entropy(best.masked_fill(~real, 0.0), real, gathered.masked_fill(~real, 0.0), importance)
 
 
-def _cross_entropy(scores: Tensor, real: Tensor, mass: Tensor) -> Tensor:
+def excess(scores: Tensor, allowed: Tensor, hidden: Tensor, topk: int) -> Tensor:
+    """Mean over hidden rows of how far their scores reach above the last of `topk` other rows, and one more.
+
+    Scores FP32 and allowed bool [R, L, N], hidden bool [R, 1, N].
+    """
+    others = allowed & ~hidden
+    best = scores.masked_fill(~others, -torch.inf).topk(min(topk, scores.shape[2]), 2).values
+    last = others.sum(2, keepdim=True).clamp(max=best.shape[2]) - 1
+    limit = best.gather(2, last.clamp(min=0))
+    asked = allowed & hidden & (last >= 0)
+    above = (scores - limit.where(last >= 0, 0.0) + 1.0).clamp(min=0.0)
+    return above.masked_fill(~asked, 0.0).sum() / asked.sum().clamp(min=1)
+
+
+def _cross_entropy(scores: Tensor, real: Tensor, mass: Tensor, importance: Tensor | None) -> Tensor:
     target = mass / mass.sum(1, keepdim=True).clamp(min=1e-9)
     loss = -(target * torch.log_softmax(scores.masked_fill(~real, -1e30), 1)).sum(1)
-    return loss.sum() / real.any(1).sum()
+    counted = real.any(1).float() if importance is None else real.any(1) * importance
+    return (loss * counted).sum() / counted.sum()

@@ -119,8 +119,7 @@ def collate(examples: Sequence[Example], pad: int, prompt_weight: float) -> Batc
         hidden=hidden if hidden.any() else None,
         # Every second conversation that hides nothing: it must do without selections of its own inside the blocks.
         confined=torch.tensor([number % 2 == 0 and not any(one.late) for number, one in enumerate(examples)]),
-        # Every second one, by a coin that it tosses itself: it must do without tables unless only they can answer.
-        tableless=torch.tensor([sum(one.ids) % 2 == 0 and not one.needs_tables for one in examples]),
+        tableless=torch.tensor([one.is_tableless for one in examples]),
         misrouted=torch.tensor(misrouted) if any(misrouted) else None,
     )
 

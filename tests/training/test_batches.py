@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from flash41.chat.tokenizer import Tokenizer
 from flash41.config.topology_rules import check_topology
 from helpers.small_training import PHASES, small_config
 from training.batches import LENGTH_STEP, Batch, Batches, Position
-from training.corpus.mixture import TRAINING
+from training.corpus.mixture import TRAINING, Mixture, sample
 from training.corpus.render import Renderer
 from training.curriculum import PHASES as SHIPPED_PHASES
 from training.curriculum import WARM_UP_STEPS, Phase, learning_rate, mixture, phase_at, widened
@@ -52,6 +53,18 @@ def test_a_batch_holds_answers_prompts_and_padding_apart() -> None:
     assert set(batch.weights.unique().tolist()) <= {0.0, float(torch.tensor(PHASES[0].prompt_weight)), 1.0}
     assert (batch.weights[:, 0] == 0).all()
     assert int((batch.weights > 0).sum()) == batch.num_tokens - len(batch.ids)
+
+
+def test_whether_tables_are_left_out_says_nothing_about_the_answer() -> None:
+    """Of pictures every prompt looks alike: a coin that knew the answer would be read instead of the picture."""
+    mixture = Mixture(weights={"pictures": 1.0}, shortest=10, longest=20)
+    drawn = [sample(1, TRAINING, number, mixture) for number in range(2000)]
+    counts = Counter((one.answer, one.is_tableless) for one in drawn if one.answer.startswith("It is a "))
+    for answer in {answer for answer, _ in counts}:
+        with_tables, without = counts[answer, False], counts[answer, True]
+        # Five deviations of a fair coin.
+        assert abs(with_tables - without) < 5 * (with_tables + without) ** 0.5
+        assert min(with_tables, without) > 10
 
 
 def test_half_of_what_does_not_need_the_tables_is_learned_without_them() -> None:

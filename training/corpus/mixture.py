@@ -30,8 +30,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType({
 DRILLS: Mapping[str, Family] = MappingProxyType({"lists": lists.sample, "unseen": pictures.unseen})
 """Makers of samples that are trained and not scored."""
 
-SYSTEM_PART, THINKING_PART = 0.05, 0.1
-"""Parts of the samples that get the one or the other."""
+SYSTEM_PART, THINKING_PART, TABLELESS_PART = 0.05, 0.1, 0.5
+"""Parts of the samples that get a system text or a thought, or lack the tables."""
 SYSTEMS = (
     "You are a helpful assistant.", "Answer in one sentence.", "Be friendly.", "You are a careful reader.",
     "Keep it short.", "Help the user.", "You answer questions about stories.", "You are a good teacher.",
@@ -63,7 +63,12 @@ def sample(seed: int, split: str, number: int, mixture: Mixture) -> Sample:
 
 
 def framed(rng: Random, one: Sample) -> Sample:
-    """A sample as a client may put it: now and then behind a system text, or in thinking mode without much to think."""
+    """A sample as a client may put it: now and then behind a system text, or in thinking mode without much to think.
+
+    Every second one must do without tables, unless only they can answer.  The coin knows nothing of the answer: a
+    model would learn to read it.
+    """
+    one = replace(one, is_tableless=not one.needs_tables and rng.random() < TABLELESS_PART)
     if rng.random() < SYSTEM_PART:
         one = replace(one, messages=(Message(role="system", content=rng.choice(SYSTEMS)), *one.messages))
     if one.reasoning is None and not one.tools and rng.random() < THINKING_PART:

@@ -51,7 +51,7 @@ def unseen(rng: Random, size: int) -> Sample:
 def draw(rng: Random, colour: str, shape: str) -> Image.Image:
     """A shape of random size at a random place on grey."""
     image = Image.new("RGB", (SIDE, SIDE), GROUND)
-    half = rng.randint(20, 36)
+    half = rng.randint(26, 36)
     x, y = (rng.randint(half + 2, SIDE - half - 2) for _ in range(2))
     box, fill, pen = (x - half, y - half, x + half, y + half), COLOURS[colour], ImageDraw.Draw(image)
     if shape == "circle":

@@ -41,7 +41,7 @@ class Example:
     """Tokens of `Sample.late`, one flag per id."""
     is_misrouted: bool
     """As in the sample."""
-    needs_tables: bool
+    is_tableless: bool
     """As in the sample."""
 
     @property
@@ -78,7 +78,7 @@ class Renderer:
             pictures=pictures,
             late=self._late(ids, sample.late),
             is_misrouted=sample.is_misrouted,
-            needs_tables=sample.needs_tables,
+            is_tableless=sample.is_tableless,
         )
 
     def _late(self, ids: tuple[int, ...], words: tuple[str, ...]) -> tuple[bool, ...]:

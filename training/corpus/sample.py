@@ -41,6 +41,8 @@ class Sample:
     """Whether, in training, positions of pictures choose experts with the bias of text."""
     needs_tables: bool = False
     """Whether nothing but n-gram tables can answer; all others are to be answered without them as well."""
+    is_tableless: bool = False
+    """Whether, in training, no n-gram row is added."""
 
 
 class Family(Protocol):

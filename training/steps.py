@@ -1,7 +1,7 @@
 """One update of each stage: forward, loss, gradients.  The optimizer moves the masters afterwards.
 
 stage     trains                           learns from
-target    backbone, tower, aligner         text, in the last phase pictures too
+target    backbone, tower, aligner         text, later pictures too
 drafter   draft stages                     what the frozen target says, token by token
 """
 

@@ -167,7 +167,7 @@ def parse(arguments: list[str]) -> Wish:
     add("--resume", type=Path, metavar="STATE", help="state file to go on from, most often DIR/state.safetensors")
     add("--stage", choices=list(STAGES), default="target", help="what is trained; all but target need --resume")
     add("--seed", type=int, default=1, metavar="N", help="of weights and corpus (1)")
-    add("--tokens", type=float, default=40e6, metavar="N", help="planned tokens; the last fifth cools down (40e6)")
+    add("--tokens", type=float, default=15e6, metavar="N", help="planned tokens; the last fifth cools down (15e6)")
     add("--report-steps", type=int, default=20, metavar="N", help="steps between reports and saved states (20)")
     add("--evaluate-minutes", type=float, default=20.0, metavar="N", help="minutes between evaluations (20)")
     add("--processes", type=int, default=1, metavar="N", help="processes of one core each that share every step (1)")

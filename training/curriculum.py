@@ -26,7 +26,7 @@ DECAY_PART = 0.2
 """Part of the planned tokens over which the learning rate falls to a tenth."""
 
 TEXT: Mapping[str, float] = MappingProxyType({
-    "stories": 8.0,
+    "stories": 12.0,
     "facts": 4.0,
     "ledger": 5.0,
     "recall": 2.0,
@@ -79,7 +79,7 @@ PHASES = (
         batch_tokens=6144,
         dense=False,
         prompt_weight=0.02,
-        pictures=80.0,
+        pictures=40.0,
     ),
 )
 

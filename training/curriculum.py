@@ -33,7 +33,7 @@ TEXT: Mapping[str, float] = MappingProxyType({
     "copying": 2.0,
     "arithmetic": 9.0,
     "tools": 2.5,
-    "greetings": 0.4,
+    "greetings": 2.0,
     "lists": 6.0,
 })  # fmt: skip
 

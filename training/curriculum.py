@@ -28,10 +28,10 @@ DECAY_PART = 0.2
 TEXT: Mapping[str, float] = MappingProxyType({
     "stories": 12.0,
     "facts": 4.0,
-    "ledger": 5.0,
+    "ledger": 4.0,
     "recall": 2.0,
-    "copying": 2.0,
-    "arithmetic": 9.0,
+    "copying": 4.0,
+    "arithmetic": 8.0,
     "tools": 2.5,
     "greetings": 2.0,
     "lists": 6.0,

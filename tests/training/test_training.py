@@ -72,7 +72,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(began: Path, tmp_pat
 
 @pytest.mark.parametrize("stage", ["target", "drafter"])
 def test_a_stage_moves_its_own_parameters_and_no_others(stage: str, began: Path, tmp_path: Path) -> None:
-    shown = (replace(PHASES[-1], pictures=24.0),)
+    shown = (replace(PHASES[-1], pictures=200.0),)
     one = run(tmp_path / "run", 2, "--stage", stage, "--resume", str(began / STATE), phases=shown)
     before = values(one)
     stepped(one, 2)

@@ -79,12 +79,13 @@ def test_a_bounded_scorer_selects_other_rows_than_it_would_unbounded(traced: dic
     assert differing > 20
 
 
-def test_both_engram_tables_gates_and_all_experts_are_used(traced: dict[str, Array]) -> None:
+def test_both_engram_tables_gates_and_most_experts_are_used(traced: dict[str, Array]) -> None:
     config = default_config()
     for layer_id in config.engram.layer_ids:
         assert len(np.unique(traced[f"trace/L{layer_id}.engram.rows"])) > 100
     for layer_id in range(config.num_layers):
-        assert set(np.unique(traced[f"trace/L{layer_id}.router.ids"])) == set(range(config.moe.num_experts))
+        # A trained router need not send one conversation to each of them.
+        assert len(np.unique(traced[f"trace/L{layer_id}.router.ids"])) > 0.75 * config.moe.num_experts
 
 
 def test_every_value_is_a_number_of_moderate_size(traced: dict[str, Array]) -> None:

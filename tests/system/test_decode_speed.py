@@ -1,7 +1,7 @@
 """A guard, not a measurement: decoding must not become slower by a factor.
 
-Wanted were 30 tokens/s for one request on an idle core, of the small random checkpoint that was the default then; the
-trained one is about as fast.  A fifth of that catches a change of kind (weights decoded anew at every step, a cache
+Wanted were 30 tokens/s for one request on an idle core, of the small random checkpoint that was the default then; this
+one is twice as wide.  A fifth of that catches a change of kind (weights decoded anew at every step, a cache
 that is copied), and passes on a machine that is busy with others.
 """
 

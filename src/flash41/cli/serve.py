@@ -69,8 +69,8 @@ def serve(
     """Serve the model over HTTP, to clients of the OpenAI and Anthropic protocols.
 
     Listens at this machine only, unless --host says otherwise. Ends with status 0 on SIGTERM or Ctrl-C, when open
-    answers are finished. Without --model the embedded default is served, a small trained model; it thinks about short
-    stories, sums and calls only, and answers a greeting with --default-mode chat.
+    answers are finished. Without --model the embedded default is served, a small trained model: say "Hello!", or tell
+    it a short story and ask about it in the same message.
     """
     if default_mode not in ("thinking", "chat"):
         raise typer.BadParameter(f"got {default_mode!r}, expected thinking or chat", param_hint="--default-mode")
